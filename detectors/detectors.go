@@ -1,0 +1,92 @@
+// Package detectors turns panes into Detections.
+//
+// A detector is a pure function of merged panes: it reads the view of the last minutes and says for which
+// keys something is wrong, how much, and by which evidence. The Engine keeps what lasts longer than a window:
+// since when a key has been over its threshold, what the whole episode added up to, and the baselines. Nothing
+// here reads a clock, a file or the network; time is the event time of the panes.
+package detectors
+
+import "github.com/squall-sre/squall/detectors/pane"
+
+// Labels identify what a detection is about, sorted by name. They are few and bounded (site, cluster); nothing
+// of a line but a checked host name ever becomes a label.
+type Labels []Label
+
+// A Label is one name and value of Labels.
+type Label struct{ Name, Value string }
+
+// Get returns the value of a label, "" when it is not set.
+func (l Labels) Get(name string) string {
+	for _, x := range l {
+		if x.Name == name {
+			return x.Value
+		}
+	}
+	return ""
+}
+
+// String renders labels as {site="shop.example"}; equal labels give equal strings.
+func (l Labels) String() string {
+	b := []byte{'{'}
+	for i, x := range l {
+		if i > 0 {
+			b = append(b, ',', ' ')
+		}
+		b = append(b, x.Name...)
+		b = append(b, '=', '"')
+		b = append(b, x.Value...)
+		b = append(b, '"')
+	}
+	return string(append(b, '}'))
+}
+
+// Level is how far a key is over.
+type Level uint8
+
+// The levels. Between Leave and Enter an active detection goes on and an inactive one does not begin.
+const (
+	Below   Level = iota // under the leave threshold
+	Between              // hysteresis
+	Over                 // at or over the threshold
+)
+
+// A Finding is what a detector says of one key in one window.
+type Finding struct {
+	Labels    Labels
+	Level     Level
+	Value     float64 // in the detector's unit: requests per minute, seconds, a ratio 0–1, a count
+	Threshold float64 // in the same unit
+	Evidence  Evidence
+}
+
+// A Detector looks at a window and finds. It is called from one goroutine, keeps no state between calls, and
+// returns findings in the order of their labels, at least all that are not Below.
+type Detector interface {
+	// Window is how much event time Detect wants to see, in ns; a multiple of the pane.
+	Window() int64
+	// Detect looks at the merged panes of one window.
+	Detect(w *Window) []Finding
+	// Evidence explains one key over any view: the engine calls it with the merged panes of a whole episode.
+	Evidence(v *pane.Pane, key Labels) Evidence
+}
+
+// A Window is what a Detector sees.
+type Window struct {
+	View *pane.Pane // merged; its Start and End bound the window
+	// Baseline tells what is usual for a route: see Baselines.
+	Baseline func(site string, k pane.Key) Baseline
+}
+
+// A Detection is a key that is, or was, over its threshold.
+type Detection struct {
+	Detector  string
+	Labels    Labels
+	Active    bool
+	Onset     int64 // ns: the start of the first pane that belongs to the episode
+	Since     int64 // ns: the end of the pane at which it became active
+	Until     int64 // ns: the end of the pane at which it was over; 0 while active
+	Value     float64
+	Threshold float64
+	Peak      float64
+	Evidence  Evidence // of the last window while active, of the whole episode when it is over
+}

@@ -1,0 +1,96 @@
+package detectors
+
+import (
+	"math"
+	"strconv"
+)
+
+// Num is a number that may be unknown. The zero value is unknown and is left out of JSON.
+type Num struct {
+	value float64
+	known bool
+}
+
+// N is a known number. NaN and infinities are unknown.
+func N(v float64) Num { return Num{v, !math.IsNaN(v) && !math.IsInf(v, 0)} }
+
+// Get returns the number, NaN when it is unknown.
+func (n Num) Get() float64 {
+	if !n.known {
+		return math.NaN()
+	}
+	return n.value
+}
+
+// Known tells whether there is a number.
+func (n Num) Known() bool { return n.known }
+
+// IsZero makes `omitzero` leave out what is unknown; a known 0 stays.
+func (n Num) IsZero() bool { return !n.known }
+
+// MarshalJSON writes at most six significant digits, so that equal evidence gives equal bytes.
+func (n Num) MarshalJSON() ([]byte, error) {
+	if !n.known {
+		return []byte("null"), nil
+	}
+	return []byte(n.String()), nil
+}
+
+// String writes the number without an exponent, to four decimals, "undetermined" when unknown.
+func (n Num) String() string {
+	if !n.known {
+		return "undetermined"
+	}
+	return strconv.FormatFloat(math.Round(n.value*1e4)/1e4, 'f', -1, 64)
+}
+
+// Count is a key of a ranking with its weight.
+type Count struct {
+	Key    string  `json:"key"`
+	Count  float64 `json:"count"`            // requests, or worker-seconds where the list says so
+	Approx bool    `json:"approx,omitempty"` // the count may be too high: it comes from a sketch over its capacity
+}
+
+// Evidence is what a detection rests on. Rates are per minute, times in seconds, ratios 0–1. What does not
+// apply or is not known is absent. Text from log lines (agents, routes, samples) is raw here: whoever shows it
+// escapes it.
+type Evidence struct {
+	Requests                   Num            `json:"requests,omitzero"`
+	RequestsPerMinute          Num            `json:"requests_per_minute,omitzero"`
+	BaselinePerMinute          Num            `json:"baseline_per_minute,omitzero"`
+	BaselineRatio              Num            `json:"baseline_ratio,omitzero"`
+	DistinctClients            Num            `json:"distinct_clients,omitzero"` // ≈ above the exact limit
+	RequestsPerClientPerMinute Num            `json:"requests_per_client_per_minute,omitzero"`
+	DistinctAgents             Num            `json:"distinct_agents,omitzero"`
+	TopAgents                  []Count        `json:"top_agents,omitempty"`
+	TopRoutes                  []Count        `json:"top_routes,omitempty"`
+	Method                     string         `json:"method,omitempty"`
+	Route                      string         `json:"route,omitempty"`
+	Status                     map[string]int `json:"status,omitempty"`
+	Abandoned                  Num            `json:"abandoned,omitzero"`
+	AbandonRatio               Num            `json:"abandon_ratio,omitzero"`
+	Collateral                 Num            `json:"collateral,omitzero"` // abandoned requests that are not the storm's own
+	P99Seconds                 Num            `json:"p99_seconds,omitzero"`
+	P99Censored                bool           `json:"p99_censored,omitempty"` // the true p99 is at least this: clients left
+	ReachedUpstreamRatio       Num            `json:"reached_upstream_ratio,omitzero"`
+	BusyWorkersLower           Num            `json:"busy_workers_lower,omitzero"`
+	BusyWorkersUpper           Num            `json:"busy_workers_upper,omitzero"`
+	PoolWorkers                Num            `json:"pool_workers,omitzero"`
+	WorkerSecondsLower         Num            `json:"worker_seconds_lower,omitzero"`
+	WorkerSecondsUpper         Num            `json:"worker_seconds_upper,omitzero"`
+	WorkerSecondsShare         Num            `json:"worker_seconds_share,omitzero"` // of the site's, by the lower bound
+	CounterfactualBusyWorkers  Num            `json:"counterfactual_busy_workers,omitzero"`
+	RepeatFactor               Num            `json:"repeat_factor,omitzero"`
+	TTLSeconds                 Num            `json:"ttl_seconds,omitzero"`
+	FanOut                     Num            `json:"fan_out,omitzero"`
+	Limited                    Num            `json:"limited,omitzero"`
+	StaticShare                Num            `json:"static_share,omitzero"`
+	Errors5xx                  Num            `json:"errors_5xx,omitzero"`
+	Restarts                   Num            `json:"restarts,omitzero"`
+	Reasons                    map[string]int `json:"reasons,omitempty"`
+	Nodes                      Num            `json:"nodes,omitzero"`
+	Namespaces                 Num            `json:"namespaces,omitzero"`
+	OOMKilled                  Num            `json:"oom_killed,omitzero"`
+	PeriodSeconds              Num            `json:"period_seconds,omitzero"`
+	Samples                    []string       `json:"samples,omitempty"`
+}

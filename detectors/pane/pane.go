@@ -1,0 +1,69 @@
+// Package pane cuts event time into panes and counts in them.
+//
+// A Pane is a small cube: site × method × route × origin class, each Cell holding measures that merge. Every
+// detector reads the merge of the last panes and nothing else, so the cost of a line does not grow with the
+// number of detectors, and the same panes merged from many nodes give the view of the cluster ("No pane, no
+// gain", Li et al., SIGMOD Record 2005). There is no I/O and no clock here; all sums are integers, so that the
+// order in which lines arrive changes nothing.
+package pane
+
+import "github.com/squall-sre/squall/pipeline"
+
+// Other is the route and the site under which what is over a cap is counted.
+const Other = "other"
+
+// Pane is the sum of what ended within [Start, End). A merge of panes is a Pane too, with a longer span.
+type Pane struct {
+	Start, End int64 // ns since the epoch
+	Sites      map[string]*Site
+	Events     []pipeline.Event // in canonical order; at most MaxEvents
+	Coverage   Coverage
+}
+
+// Coverage counts what a pane rests on and what is missing from it.
+type Coverage struct {
+	Lines         uint64 // Records and Events counted in the pane
+	Late          uint64 // came when their pane was closed: shipped, not counted
+	Gaps          uint64 // Skips with Lost set that fell into this span
+	EventsDropped uint64 // over MaxEvents
+	SitesFolded   uint64 // Records of sites over MaxSites, counted under Other
+	CellsFolded   uint64 // Records of keys over MaxCells of their site, counted under Other
+}
+
+// Key is a cell's place in a site. Health checks have cells of their own, so that no detector counts them as
+// clients by mistake.
+type Key struct {
+	Method, Route string
+	Origin        pipeline.Origin
+	Probe         bool
+}
+
+// Site holds the cells of one site, with the heavy hitters among its agents and clients.
+type Site struct {
+	Cells   map[Key]*Cell
+	Agents  *Top // User-Agent, probes left out
+	Clients *Top // client address, as text; for analysis, never shown in an alert
+}
+
+// Cell holds the measures of one key.
+type Cell struct {
+	Requests    uint64
+	Codes       Codes // by status code; 0 for none sent
+	Cache       [pipeline.CacheStatuses]uint64
+	Classes     [pipeline.Classes]uint64
+	Abandoned   uint64 // the client gave up
+	Limited     uint64 // refused by a limiter
+	Reached     uint64 // an upstream was contacted
+	NotReached  uint64 // answered without an upstream; Requests-Reached-NotReached: the log does not say
+	Static      uint64 // a static file by its path
+	StaticQuery uint64 // a static file asked for with a query string
+	StaticLimit uint64 // a static file that a limiter refused
+	Bytes       uint64 // sent, where logged
+	Latency     Quantiles
+	Busy        Busy
+	Clients     Distinct // by address
+	Agents      Distinct
+	URLs        Distinct // by path and query
+	TopAgents   *Top     // a small one
+	Samples     Samples
+}

@@ -1,0 +1,3 @@
+module github.com/squall-sre/squall
+
+go 1.26

@@ -1,0 +1,48 @@
+package pipeline
+
+// An Entry is one line as the spool keeps it and as Loki gets it: redacted, with what enrichment found.
+type Entry struct {
+	Time int64  // ns since the epoch, made unique within the stream by the line's offset: see EntryTime
+	Line []byte // redacted, valid UTF-8, at most MaxLine bytes
+
+	Kind        ItemKind
+	Reason      Reason // why it could not be parsed
+	Site, Route string
+	Method      []byte
+	Status      uint16
+	RequestTime int64 // ns; Unknown
+	Class       Class
+	Origin      Origin
+	Abandoned   Tri
+}
+
+// MaxLine is the longest line that is kept and shipped, in bytes: Loki's default max_line_size.
+const MaxLine = 256 << 10
+
+// A Batch is a Block after the road: what the spool stores as one message. The last batch of a stream is that
+// stream's position. It holds until the consumer returns.
+type Batch struct {
+	Stream   *Stream
+	From, To int64 // offsets in the stream, in bytes; To is where reading resumes
+	Skips    []Skip
+	Last     bool
+	Lines    int // physical lines read in [From, To)
+	Entries  []Entry
+}
+
+// EntryTime makes a line's time unique within its stream and yet the same at every reading: the digits below
+// the log's resolution are taken from the line's offset. Loki folds equal lines with equal times into one
+// (a HEAD storm logged in whole seconds would vanish), so equal lines must differ in time.
+func EntryTime(t, resolution, offset int64) int64 {
+	if resolution <= 1 {
+		return t
+	}
+	return t - t%resolution + offset%resolution
+}
+
+// A Store keeps batches. The spool fills it.
+type Store interface {
+	// Append takes a batch and returns when it has copied it. It blocks only while the store makes progress:
+	// a store that stands still refuses at once, and the refusal is counted by the caller.
+	Append(b *Batch) error
+}

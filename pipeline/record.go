@@ -1,0 +1,125 @@
+package pipeline
+
+import "net/netip"
+
+// Unknown stands in the integer fields of a Record for "the log does not say".
+const Unknown = -1
+
+// Tri is a fact that a log states, denies, or does not mention.
+type Tri uint8
+
+// The values of Tri. The zero value is "the log does not say".
+const (
+	Unsaid Tri = iota
+	No
+	Yes
+)
+
+// Origin tells whose address a request came from.
+type Origin uint8
+
+// The origins. Own is one of this site's hosts (its interfaces, its configured addresses); Allowed is a
+// configured range such as an office; everything else, and a request without an address, is External.
+const (
+	External Origin = iota
+	Own
+	Allowed
+	Origins // how many there are
+)
+
+var originNames = [Origins]string{"external", "own", "allowed"}
+
+// String gives the name used in output: external, own or allowed.
+func (o Origin) String() string { return originNames[o] }
+
+// Class is what a client looks like, judged by its agent, method and headers alone.
+type Class uint8
+
+// The classes. Scanner is a client that says it is a browser and behaves like none (HEAD, no referrer);
+// Probe is a health check; Empty sent no User-Agent.
+const (
+	Browser Class = iota
+	Bot
+	Scanner
+	Probe
+	Empty
+	OtherAgent
+	Classes // how many there are
+)
+
+var classNames = [Classes]string{"browser", "bot", "scanner", "probe", "empty", "other"}
+
+// String gives the name used in output and as Loki metadata.
+func (c Class) String() string { return classNames[c] }
+
+// CacheStatus is what a cache in front of the origin did.
+type CacheStatus uint8
+
+// The cache states, in the words of nginx's $upstream_cache_status. CacheUnsaid: the log has no such field
+// or the field was empty.
+const (
+	CacheUnsaid CacheStatus = iota
+	CacheHit
+	CacheMiss
+	CacheExpired
+	CacheStale
+	CacheUpdating
+	CacheRevalidated
+	CacheBypass
+	CacheStatuses // how many there are
+)
+
+var cacheNames = [CacheStatuses]string{"", "HIT", "MISS", "EXPIRED", "STALE", "UPDATING", "REVALIDATED", "BYPASS"}
+
+// String gives nginx's upper-case word, or "" when the log does not say.
+func (c CacheStatus) String() string { return cacheNames[c] }
+
+// A Record is one request as its log line tells it, normalised over all formats. Byte slices point into the
+// line or into the format's scratch memory and hold only until the next Parse or the end of the Batch; nil
+// means absent, empty means present and empty. Times are nanoseconds since the Unix epoch, UTC.
+type Record struct {
+	Time       int64 // the instant that the line carries, ns; 0 when it carries none
+	Resolution int64 // the smallest step of Time in this log, ns (1e9 for nginx's $time_local)
+	Start, End int64 // when the request began and ended, ns; equal where no duration is logged
+
+	Host       []byte     // as the client asked for it, without port; nil when the format logs none
+	Client     netip.Addr // the peer or, where the format resolves it, the client; invalid when not an address
+	ClientPort uint16
+	Forwarded  []byte // X-Forwarded-For as logged, for trusted_proxies
+
+	Method, Path, Query, Proto []byte // path is raw (percent-encoding kept), without query; nil when malformed
+	UserAgent, Referer         []byte
+
+	Status           uint16   // 0: none was sent
+	Bytes            int64    // sent to the client; Unknown
+	RequestTime      int64    // ns, as the log states it; Unknown
+	UpstreamTime     int64    // ns, the sum of the known tries; Unknown when none is known
+	UpstreamTimes    []int64  // ns, one for each try in order, Unknown for "-"
+	UpstreamStatuses []uint16 // one for each try in order, 0 for "-"; empty when no upstream was contacted
+	Upstreams        []byte   // the list of upstream addresses as logged
+	Upstream         []byte   // the upstream's name (ingress-nginx: namespace-service-port), the fallback for Host
+	Reached          Tri      // whether an upstream was contacted
+	Cache            CacheStatus
+	Abandoned        Tri  // whether the client gave up before the response was complete
+	Limited          bool // refused by a rate limiter that the log names, or with status 429
+	Malformed        bool // the request line was not a request
+	Streaming        bool // 101 or another long-lived response: kept out of latency
+
+	// Set by the enrichers. The strings are shared (interned): keeping one keeps no line alive.
+	Site   string // the configured site's name, or the host
+	Route  string // the path's template, for example /checkout/{id}
+	Origin Origin
+	Class  Class
+	Static bool // the path (not the request URI) ends in the extension of a static file
+}
+
+// Reset makes r empty: every integer that can be unknown is Unknown, slices keep their memory.
+func (r *Record) Reset() {
+	*r = Record{
+		Bytes: Unknown, RequestTime: Unknown, UpstreamTime: Unknown,
+		UpstreamTimes: r.UpstreamTimes[:0], UpstreamStatuses: r.UpstreamStatuses[:0],
+	}
+}
+
+// Status5xx tells whether the response was a server error.
+func (r *Record) Status5xx() bool { return r.Status >= 500 && r.Status <= 599 }

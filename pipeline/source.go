@@ -1,0 +1,69 @@
+package pipeline
+
+import "context"
+
+// A Stream is one ordered sequence of bytes with one writer: one generation of a file, one listener, one
+// container's log. Its fields do not change after the first Block.
+type Stream struct {
+	Input  string // the configured source's name
+	ID     string // identity over restarts and renames; for files device, inode and fingerprint
+	Path   string // where it was found, for people
+	Labels map[string]string
+
+	Node, Namespace, Pod, Container string // where the path of a container's log tells
+}
+
+// A Block is a run of lines of one Stream, with their place in it. Data is valid until Emit returns.
+type Block struct {
+	Stream *Stream
+	Data   []byte // lines, each ended by \n; only the last block of a stream may end without
+	From   int64  // the offset in the stream, in bytes, of Data[0]
+	To     int64  // the offset behind the last byte that Data stands for: From+len(Data) plus what was skipped
+	Skips  []Skip // bytes within [From, To) that are not in Data, in order
+	Last   bool   // nothing follows in this stream: what is half is complete now
+}
+
+// A Skip is a run of bytes that a source read over: NUL holes, the rest of an over-long line, a gap.
+type Skip struct {
+	At     int64  // offset in the stream, in bytes
+	Bytes  int64  // how many; Unknown where that cannot be known
+	Reason string // one of the Skip constants
+	Lost   bool   // log lines are gone, not only padding
+}
+
+// Reasons of a Skip.
+const (
+	SkipNUL       = "nul"        // a hole left by copytruncate under a writer without O_APPEND
+	SkipLongLine  = "long_line"  // a line over the limit was cut; the rest was passed over
+	SkipTruncated = "truncated"  // the file was truncated under unread lines
+	SkipVanished  = "vanished"   // a file with a saved position was not found again
+	SkipUnread    = "unreadable" // an input/output error or a corrupt archive
+)
+
+// Emit hands a Block on. It is called from one goroutine of a source at a time for each Stream, may block
+// while the road is full, and keeps nothing of the Block after it returned. An error means that the road has
+// ended: the source returns it.
+type Emit func(*Block) error
+
+// Positions tells up to which offset a stream's lines are in the spool. It is safe for concurrent use.
+type Positions interface {
+	Position(streamID string) (offset int64, known bool)
+	// Streams lists the known stream IDs of an input, sorted.
+	Streams(input string) []string
+}
+
+// A Source reads lines from one configured place.
+type Source interface {
+	// Run reads until ctx ends, or until the input does. It resumes each stream at its position, calls emit
+	// for every Block and waits for all that it started before it returns. Missing, unreadable and vanished
+	// inputs are states that it reports and retries, never errors; an error is what no retry can cure.
+	Run(ctx context.Context, positions Positions, emit Emit) error
+}
+
+// InputState is what a Source tells about one of its streams or paths, for /metrics and the sources page.
+type InputState struct {
+	Input, Path string
+	State       string // reading, idle, missing, unreadable, done
+	Err         string // why, in words, for unreadable
+	Lag         int64  // bytes known to be unread
+}
