@@ -6,7 +6,11 @@
 // here reads a clock, a file or the network; time is the event time of the panes.
 package detectors
 
-import "github.com/squall-sre/squall/detectors/pane"
+import (
+	"time"
+
+	"github.com/squall-sre/squall/detectors/pane"
+)
 
 // Labels identify what a detection is about, sorted by name. They are few and bounded (site, cluster); nothing
 // of a line but a checked host name ever becomes a label.
@@ -62,20 +66,31 @@ type Finding struct {
 // A Detector looks at a window and finds. It is called from one goroutine, keeps no state between calls, and
 // returns findings in the order of their labels, at least all that are not Below.
 type Detector interface {
-	// Window is how much event time Detect wants to see, in ns; a multiple of the pane.
-	Window() int64
+	// Span is how much event time Detect wants to see; a multiple of the pane.
+	Span() time.Duration
 	// Detect looks at the merged panes of one window.
 	Detect(w *Window) []Finding
-	// Evidence explains one key over any view: the engine calls it with the merged panes of a whole episode.
-	Evidence(v *pane.Pane, key Labels) Evidence
+	// Evidence explains one key over any window: the engine calls it with the merged panes of a whole episode.
+	Evidence(w *Window, key Labels) Evidence
+}
+
+// Pool is the origin's capacity as configured.
+type Pool struct {
+	Workers int           // over all tasks; 0: unknown
+	Reclaim time.Duration // what a stuck request may hold a worker
 }
 
 // A Window is what a Detector sees.
 type Window struct {
-	View *pane.Pane // merged; its Start and End bound the window
-	// Baseline tells what is usual for a route: see Baselines.
-	Baseline func(site string, k pane.Key) Baseline
+	View     *pane.Pane                               // merged; its Start and End bound the window
+	Sites    []string                                 // the sites to judge, sorted
+	Cluster  string                                   // for detections that are about no site
+	Pool     func(site string) Pool                   // capacity
+	Baseline func(site string, key pane.Key) Baseline // what is usual
 }
+
+// Minutes is the window's length.
+func (w *Window) Minutes() float64 { return float64(w.View.End-w.View.Start) / float64(time.Minute) }
 
 // A Detection is a key that is, or was, over its threshold.
 type Detection struct {
