@@ -86,3 +86,9 @@ type Framer interface {
 type Enricher interface {
 	Enrich(r *Record)
 }
+
+// A Redactor takes out of a line what must not be stored. It is safe for concurrent use.
+type Redactor interface {
+	// Line appends the redacted line to dst: valid UTF-8, at most MaxLine bytes. r is nil for what is no Record.
+	Line(dst, line []byte, r *Record) []byte
+}

@@ -1,0 +1,250 @@
+package pipeline
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Work is a Block after the road: its lines as Items for the detectors, and as the Batch for the spool. It is
+// recycled by Release; nothing of it may be kept after that.
+type Work struct {
+	Input string
+	Items []Item
+	Batch Batch
+
+	Bytes  int64          // of physical lines
+	Failed map[Reason]int // lines that no format took, by reason
+
+	data []byte // the block's bytes, since the source takes its own back
+	text []byte // redacted lines
+	home *Road
+}
+
+// Release gives the memory back to the road.
+func (w *Work) Release() { w.home.free.Put(w) }
+
+// RoadConfig is what a Road needs.
+type RoadConfig struct {
+	Input string
+	// Open makes the framer (nil for none) and the format of a stream, seeing its first line.
+	Open     func(s *Stream, first []byte) (Framer, Format, error)
+	Enricher Enricher
+	Redactor Redactor     // nil: no entries are made; a replay stores nothing
+	Now      func() int64 // ns: the time of lines that carry none, when no line before them did
+	// Take gets the work. It is called from the goroutine of the source, and owns the work until it releases it.
+	Take func(*Work) error
+}
+
+// Road carries the blocks of one input: it cuts them into lines, undoes the framing, parses, enriches, redacts,
+// and hands on what became of them. Each stream has a lane of its own, so that streams run side by side.
+type Road struct {
+	cfg   RoadConfig
+	free  sync.Pool
+	mu    sync.Mutex
+	lanes map[string]*lane
+}
+
+// A lane is what the road keeps of one stream: it belongs to the goroutine that emits the stream.
+type lane struct {
+	stream *Stream
+	framer Framer
+	format Format
+	last   int64 // ns: the time of the last line that had one
+	step   int64 // ns: its resolution
+}
+
+// NewRoad makes a road.
+func NewRoad(cfg RoadConfig) *Road {
+	r := &Road{cfg: cfg, lanes: map[string]*lane{}}
+	r.free.New = func() any { return &Work{home: r, Failed: map[Reason]int{}} }
+	return r
+}
+
+// Emit takes a block down the road: it is the Emit of a source.
+func (r *Road) Emit(b *Block) error {
+	l, err := r.lane(b)
+	if err != nil {
+		return err
+	}
+	w := r.work(b)
+	for start := 0; start < len(w.data); {
+		end := len(w.data)
+		if i := bytes.IndexByte(w.data[start:], '\n'); i >= 0 {
+			end = start + i + 1
+		}
+		r.physical(l, w, w.data[start:end], b.From+int64(start))
+		start = end
+	}
+	if b.Last && l.framer != nil {
+		for {
+			line, offset, t, ok := l.framer.Flush()
+			if !ok {
+				break
+			}
+			r.logical(l, w, line, offset, t, ReasonPartial)
+		}
+	}
+	if l.framer != nil {
+		if pending, waiting := l.framer.Pending(); waiting {
+			w.Batch.To = pending // a half line is read again after a restart
+		}
+	}
+	if b.Last {
+		r.mu.Lock()
+		delete(r.lanes, b.Stream.ID)
+		r.mu.Unlock()
+	}
+	return r.cfg.Take(w)
+}
+
+// work takes a recycled Work and copies the block into it.
+func (r *Road) work(b *Block) *Work {
+	w := r.free.Get().(*Work)
+	w.Input, w.Bytes = r.cfg.Input, int64(len(b.Data))
+	w.Items, w.data, w.text = w.Items[:0], append(w.data[:0], b.Data...), w.text[:0]
+	clear(w.Failed)
+	w.Batch = Batch{
+		Stream: b.Stream, From: b.From, To: b.To, Skips: b.Skips, Last: b.Last, Entries: w.Batch.Entries[:0],
+	}
+	return w
+}
+
+func (r *Road) lane(b *Block) (*lane, error) {
+	r.mu.Lock()
+	l := r.lanes[b.Stream.ID]
+	r.mu.Unlock()
+	if l != nil {
+		return l, nil
+	}
+	first, _, _ := bytes.Cut(b.Data, []byte{'\n'})
+	framer, format, err := r.cfg.Open(b.Stream, first)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", b.Stream.Path, err)
+	}
+	l = &lane{stream: b.Stream, framer: framer, format: format, step: 1}
+	r.mu.Lock()
+	r.lanes[b.Stream.ID] = l
+	r.mu.Unlock()
+	return l, nil
+}
+
+// physical takes one line as it lies in the file.
+func (r *Road) physical(l *lane, w *Work, line []byte, offset int64) {
+	w.Batch.Lines++
+	line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte{'\n'}), []byte{'\r'})
+	if l.framer == nil {
+		r.logical(l, w, line, offset, 0, ReasonNone)
+		return
+	}
+	inner, start, t, reason := l.framer.Next(line, offset)
+	switch {
+	case reason != ReasonNone:
+		r.logical(l, w, line, offset, 0, reason)
+	case inner != nil:
+		// The framer's memory is reused by its next line; this one must live as long as the work.
+		n := len(w.text)
+		w.text = append(w.text, inner...)
+		r.logical(l, w, w.text[n:len(w.text):len(w.text)], start, t, ReasonNone)
+	}
+}
+
+// logical parses, enriches and stores one line. A reason says that the framing has already refused it.
+func (r *Road) logical(l *lane, w *Work, line []byte, offset, frame int64, reason Reason) {
+	if len(w.Items) < cap(w.Items) {
+		w.Items = w.Items[:len(w.Items)+1]
+	} else {
+		w.Items = append(w.Items, Item{})
+	}
+	item := &w.Items[len(w.Items)-1]
+	item.Reset()
+	item.Line, item.Offset, item.FrameSet = line, offset, frame != 0
+	switch {
+	case reason != ReasonNone:
+		item.Kind, item.Reason = Failed, reason
+	default:
+		l.format.Parse(line, item)
+	}
+	l.date(item, frame)
+	switch item.Kind {
+	case IsRecord:
+		r.cfg.Enricher.Enrich(&item.Record)
+	case IsEvents:
+		for i := range item.Events {
+			l.place(&item.Events[i], item.Time)
+		}
+	case Failed:
+		w.Failed[item.Reason]++
+	}
+	if r.cfg.Redactor != nil {
+		r.enter(l, w, item)
+	}
+}
+
+// date gives the item its time: its own, else the frame's, else that of the line before.
+func (l *lane) date(item *Item, frame int64) {
+	t, step := int64(0), int64(1)
+	switch {
+	case item.Kind == IsRecord && item.Record.Time != 0:
+		t, step = item.Record.Time, item.Record.Resolution
+	case item.Kind == IsEvents && len(item.Events) > 0 && item.Events[0].Time != 0:
+		t = item.Events[0].Time
+	case frame != 0:
+		t = frame
+	}
+	if t == 0 {
+		item.Time = l.last
+		return
+	}
+	item.Time, l.last, l.step = t, t, step
+	if item.Kind == IsRecord && item.Record.Time == 0 {
+		item.Record.Time, item.Record.Start, item.Record.End = t, t, t
+		if d := item.Record.RequestTime; d > 0 {
+			item.Record.Start = t - d
+		}
+	}
+}
+
+// place adds to an event what its stream tells about where it happened.
+func (l *lane) place(e *Event, t int64) {
+	if e.Time == 0 {
+		e.Time = t
+	}
+	s := l.stream
+	if e.Pod == "" && e.Namespace == "" {
+		e.Namespace, e.Pod = s.Namespace, s.Pod
+		if e.Container == "" {
+			e.Container = s.Container
+		}
+	}
+	if e.Node == "" {
+		e.Node = s.Node
+	}
+}
+
+// enter adds the line to the batch for the spool.
+func (r *Road) enter(l *lane, w *Work, item *Item) {
+	t, rec := item.Time, (*Record)(nil)
+	if item.Kind == IsRecord {
+		rec = &item.Record
+	}
+	if t == 0 {
+		t = r.cfg.Now()
+	}
+	step := l.step
+	if rec == nil {
+		step = max(step, int64(time.Millisecond)) // the time is another line's: equal lines must still differ
+	}
+	n := len(w.text)
+	w.text = r.cfg.Redactor.Line(w.text, item.Line, rec)
+	e := Entry{
+		Time: EntryTime(t, step, item.Offset), Line: w.text[n:len(w.text):len(w.text)],
+		Kind: item.Kind, Reason: item.Reason, RequestTime: Unknown,
+	}
+	if rec != nil {
+		e.Site, e.Route, e.Method, e.Status = rec.Site, rec.Route, rec.Method, rec.Status
+		e.RequestTime, e.Class, e.Origin, e.Abandoned = rec.RequestTime, rec.Class, rec.Origin, rec.Abandoned
+	}
+	w.Batch.Entries = append(w.Batch.Entries, e)
+}
