@@ -1,6 +1,7 @@
 package detectors
 
 import (
+	"encoding/binary"
 	"math"
 	"strconv"
 )
@@ -22,6 +23,8 @@ func (n Num) Get() float64 {
 	return n.value
 }
 
+func (n Num) rounded() float64 { return math.Round(n.value*1e4) / 1e4 }
+
 // Known tells whether there is a number.
 func (n Num) Known() bool { return n.known }
 
@@ -36,12 +39,29 @@ func (n Num) MarshalJSON() ([]byte, error) {
 	return []byte(n.String()), nil
 }
 
+// GobEncode keeps the number in a snapshot.
+func (n Num) GobEncode() ([]byte, error) {
+	if !n.known {
+		return []byte{}, nil
+	}
+	return binary.BigEndian.AppendUint64(nil, math.Float64bits(n.value)), nil
+}
+
+// GobDecode reads what GobEncode wrote.
+func (n *Num) GobDecode(b []byte) error {
+	*n = Num{}
+	if len(b) == 8 {
+		*n = N(math.Float64frombits(binary.BigEndian.Uint64(b)))
+	}
+	return nil
+}
+
 // String writes the number without an exponent, to four decimals, "undetermined" when unknown.
 func (n Num) String() string {
 	if !n.known {
 		return "undetermined"
 	}
-	return strconv.FormatFloat(math.Round(n.value*1e4)/1e4, 'f', -1, 64)
+	return strconv.FormatFloat(n.rounded(), 'f', -1, 64)
 }
 
 // Count is a key of a ranking with its weight.

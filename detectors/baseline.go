@@ -1,0 +1,189 @@
+package detectors
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/squall-sre/squall/detectors/pane"
+)
+
+// A Baseline is what is usual for one method and route of a site.
+type Baseline struct {
+	PerMinute float64 // requests a minute
+	Seconds   float64 // worker time of one request, in seconds; 0: not known
+	Minutes   float64 // how much quiet time of the site it was learned from
+}
+
+// Ratio tells how many times the usual rate x is: (x+c)/(b+c). c is the smallest rate that the learned minutes
+// could have shown, at most 1, so that a route never seen before gives a finite and honest factor.
+func (b Baseline) Ratio(x float64) float64 {
+	c := 1.0
+	if b.Minutes > 1 {
+		c = 1 / b.Minutes
+	}
+	return (x + c) / (b.PerMinute + c)
+}
+
+const (
+	halfLife    = 30 // minutes of quiet time after which a minute counts half in the moving average
+	weeksKept   = 5  // hourly medians kept for each hour of the week
+	weeksNeeded = 2  // before the hour of the week is believed over the moving average
+	maxSeries   = 1 << 16
+	forgotten   = 1e-3 // requests a minute under which a series is dropped at the end of its hour
+)
+
+// Baselines learns, for each route of each site, how many requests a minute are usual: the median of the same
+// hour of the week once two weeks were seen, before that an exponentially weighted moving average (Roberts
+// 1959). Time in which something is wrong with a site is not learned from; a site's clock stands still then.
+// All state is exported to gob: it is part of the engine's snapshot.
+type Baselines struct {
+	Sites map[string]*SiteBaseline
+	Count int // series in all sites
+}
+
+// SiteBaseline is what is known of one site.
+type SiteBaseline struct {
+	Minutes int64 // quiet minutes learned from
+	Minute  int64 // the minute being added up, minutes since the epoch
+	Hour    int64 // hours since the epoch
+	InHour  int64 // quiet minutes in this hour
+	Series  map[pane.Key]*Series
+}
+
+// Series is what is known of one route.
+type Series struct {
+	Now     uint32              // requests in the minute being added up
+	Sum     float64             // exponentially weighted, as of Last
+	Last    int64               // the site's Minutes when Sum was brought up to date
+	Samples []uint32            // the minutes of this hour that had requests
+	Hours   map[uint8][]float32 // medians by hour of the week, oldest first
+	Seconds float64             // moving average of the worker time of one request
+}
+
+func newBaselines() *Baselines { return &Baselines{Sites: map[string]*SiteBaseline{}} }
+
+var decay = math.Exp2(-1.0 / halfLife)
+
+// learn takes one quiet pane of a site. Panes come in order of time.
+func (b *Baselines) learn(name string, start int64, s *pane.Site) {
+	site := b.Sites[name]
+	minute := start / int64(time.Minute)
+	if site == nil {
+		if len(s.Cells) == 0 {
+			return
+		}
+		site = &SiteBaseline{Minute: minute, Hour: minute / 60, Series: map[pane.Key]*Series{}}
+		b.Sites[name] = site
+	}
+	if minute != site.Minute {
+		b.endMinute(site, minute)
+	}
+	for _, key := range s.Keys() {
+		if key.Probe {
+			continue
+		}
+		c, k := s.Cells[key], key
+		k.Origin = 0
+		x := site.Series[k]
+		if x == nil {
+			if b.Count >= maxSeries {
+				continue
+			}
+			x = &Series{Last: site.Minutes}
+			site.Series[k] = x
+			b.Count++
+		}
+		x.Now += uint32(min(c.Requests, math.MaxUint32/2))
+		if timed := c.Requests - c.Busy.Untimed; timed > 0 && c.Abandoned == 0 {
+			each := seconds(c.Busy.Lower) / float64(timed)
+			if x.Seconds == 0 {
+				x.Seconds = each
+			} else {
+				x.Seconds += (each - x.Seconds) * 0.05
+			}
+		}
+	}
+}
+
+// endMinute closes the minute that was added up; minutes in between had no quiet pane and are not learned.
+func (b *Baselines) endMinute(site *SiteBaseline, next int64) {
+	site.Minutes++
+	site.InHour++
+	for _, x := range site.Series {
+		if x.Now == 0 {
+			continue
+		}
+		x.Samples = append(x.Samples, x.Now)
+		x.Sum = x.Sum*math.Pow(decay, float64(site.Minutes-x.Last)) + float64(x.Now)*(1-decay)
+		x.Last, x.Now = site.Minutes, 0
+	}
+	site.Minute = next
+	if next/60 != site.Hour {
+		b.endHour(site)
+		site.Hour, site.InHour = next/60, 0
+	}
+}
+
+func (b *Baselines) endHour(site *SiteBaseline) {
+	hour := hourOfWeek(site.Hour)
+	for k, x := range site.Series {
+		if site.InHour >= 30 {
+			x.keep(hour, site.InHour)
+		}
+		x.Samples = x.Samples[:0]
+		if len(x.Hours) == 0 && x.at(site.Minutes) < forgotten {
+			delete(site.Series, k)
+			b.Count--
+		}
+	}
+}
+
+// keep stores the median of an hour's minutes, those without requests included.
+func (x *Series) keep(hour uint8, minutes int64) {
+	zeros := int(minutes) - len(x.Samples)
+	median := float32(0)
+	if i := int(minutes)/2 - zeros; i >= 0 && i < len(x.Samples) {
+		slices.Sort(x.Samples)
+		median = float32(x.Samples[i])
+	}
+	if median == 0 && x.Hours == nil {
+		return
+	}
+	if x.Hours == nil {
+		x.Hours = map[uint8][]float32{}
+	}
+	kept := append(x.Hours[hour], median)
+	x.Hours[hour] = kept[max(0, len(kept)-weeksKept):]
+}
+
+// at is the moving average when the site has learned from that many minutes; those since Last had no request.
+// Dividing by the weight given so far keeps a young average from lying far under the truth.
+func (x *Series) at(minutes int64) float64 {
+	if minutes <= 0 {
+		return 0
+	}
+	return x.Sum * math.Pow(decay, float64(minutes-x.Last)) / (1 - math.Pow(decay, float64(minutes)))
+}
+
+func hourOfWeek(hour int64) uint8 { return uint8(((hour % 168) + 168) % 168) }
+
+// get tells what is usual for a route at a time.
+func (b *Baselines) get(name string, k pane.Key, at int64) Baseline {
+	site := b.Sites[name]
+	if site == nil {
+		return Baseline{}
+	}
+	k.Origin = 0
+	base := Baseline{Minutes: float64(site.Minutes)}
+	x := site.Series[k]
+	if x == nil {
+		return base
+	}
+	base.PerMinute, base.Seconds = x.at(site.Minutes), x.Seconds
+	if medians := x.Hours[hourOfWeek(at/int64(time.Hour))]; len(medians) >= weeksNeeded {
+		sorted := slices.Sorted(slices.Values(medians))
+		base.PerMinute = float64(sorted[len(sorted)/2])
+	}
+	return base
+}

@@ -1,0 +1,71 @@
+package detectors
+
+import (
+	"errors"
+	"time"
+
+	"github.com/squall-sre/squall/detectors/pane"
+)
+
+// clientAbandon watches the clients that gave up before the answer: 460, 499 and their kin. When a pool is
+// pinned it is the only trace, since nothing answers 5xx and every health check is green.
+type clientAbandon struct {
+	PerMinute float64       `yaml:"per_minute"` // abandoned requests a minute
+	Ratio     float64       `yaml:"ratio"`      // of all requests, 0–1
+	Window    time.Duration `yaml:"window"`
+}
+
+func newClientAbandon(decode func(any) error) (Detector, error) {
+	d := &clientAbandon{PerMinute: 20, Ratio: 0.05, Window: time.Minute}
+	if err := decode(d); err != nil {
+		return nil, err
+	}
+	return d, errors.Join(span(d.Window), positive("per_minute", d.PerMinute), positive("ratio", d.Ratio))
+}
+
+func (d *clientAbandon) Span() time.Duration { return d.Window }
+
+func isClient(k pane.Key) bool { return !k.Probe }
+
+func (d *clientAbandon) Detect(w *Window) []Finding {
+	var found []Finding
+	for _, name := range w.Sites {
+		var requests, abandoned uint64
+		for k, c := range w.cells(name) {
+			if isClient(k) {
+				requests, abandoned = requests+c.Requests, abandoned+c.Abandoned
+			}
+		}
+		if abandoned == 0 {
+			continue
+		}
+		perMinute := float64(abandoned) / w.Minutes()
+		ratio := float64(abandoned) / float64(requests)
+		lvl := min(level(perMinute, d.PerMinute, leave), level(ratio, d.Ratio, leave))
+		if lvl == Below {
+			continue
+		}
+		labels := siteLabels(name)
+		found = append(found, Finding{labels, lvl, perMinute, d.PerMinute, d.Evidence(w, labels)})
+	}
+	return found
+}
+
+func (d *clientAbandon) Evidence(w *Window, key Labels) Evidence {
+	site := key.Get("site")
+	e := w.explain(site, isClient)
+	// The route that lost most clients is the storm's own or the worst victim; the others are collateral: a
+	// pinned pool does not choose.
+	var worst pane.Key
+	var most, all uint64
+	for k, c := range w.cells(site) {
+		all += c.Abandoned
+		if c.Abandoned > most || c.Abandoned == most && most > 0 && lessKey(k, worst) {
+			worst, most = k, c.Abandoned
+		}
+	}
+	e.Method, e.Route = worst.Method, worst.Route
+	e.Collateral = N(float64(all - most))
+	e.TopRoutes = w.topRoutes(site, isClient, func(c *pane.Cell) float64 { return float64(c.Abandoned) })
+	return e
+}

@@ -1,0 +1,367 @@
+package detectors
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/squall-sre/squall/detectors/pane"
+)
+
+// Setting is a detector's configuration: for all sites, and for those that override it.
+type Setting struct {
+	Name     string
+	Decode   func(any) error            // nil: the defaults
+	Sites    map[string]func(any) error // decoded over Decode, by site
+	Disabled bool
+}
+
+// Config is what an Engine needs.
+type Config struct {
+	Pane     time.Duration
+	Cluster  string
+	Settings []Setting // a detector that is not listed runs with its defaults
+	Pool     func(site string) Pool
+}
+
+// Engine turns closed panes into Detections. It is called from one goroutine with consecutive panes.
+type Engine struct {
+	pane      int64
+	cluster   string
+	pool      func(string) Pool
+	detectors []*runner
+	keep      int64 // ns: how far back the ring reaches
+
+	ring      []*pane.Pane // the last panes, oldest first
+	episodes  map[episodeKey]*episode
+	incidents map[string]*pane.Pane // by site ("" for the cluster): the merged panes since its first episode began
+	baselines *Baselines
+	learning  []lesson           // panes that will be learned when they have left the window without trouble
+	at        int64              // ns: the end of the last evaluated pane
+	wrong     map[int64][]string // of a snapshot, until its panes were read again
+}
+
+// A runner is one detector with its per-site variants.
+type runner struct {
+	name  string
+	all   Detector
+	sites map[string]Detector
+}
+
+type episodeKey struct{ detector, labels string }
+
+// An episode is the life of a Detection from onset to end.
+type episode struct {
+	detection Detection
+	by        Detector
+	worst     Evidence // of the window with the highest value
+}
+
+// A lesson is a pane that waits to be learned from.
+type lesson struct {
+	pane  *pane.Pane
+	wrong map[string]bool // sites on which something was wrong at that time
+}
+
+// learnAfter is how many panes pass before one is learned from: a storm must have been noticed by then.
+const learnAfter = 12
+
+// NewEngine builds the detectors from their settings.
+func NewEngine(cfg Config) (*Engine, error) {
+	e := &Engine{
+		pane: int64(cfg.Pane), cluster: cfg.Cluster, pool: cfg.Pool,
+		episodes: map[episodeKey]*episode{}, incidents: map[string]*pane.Pane{}, baselines: newBaselines(),
+	}
+	settings := map[string]Setting{}
+	for _, s := range cfg.Settings {
+		settings[s.Name] = s
+	}
+	for _, name := range Names() {
+		s := settings[name]
+		delete(settings, name)
+		if s.Disabled {
+			continue
+		}
+		r, err := newRunner(name, s)
+		if err != nil {
+			return nil, err
+		}
+		e.detectors = append(e.detectors, r)
+		e.keep = max(e.keep, r.span())
+	}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		_, err := New(name, nil)
+		return nil, err
+	}
+	return e, nil
+}
+
+func newRunner(name string, s Setting) (*runner, error) {
+	all, err := New(name, s.Decode)
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{name: name, all: all, sites: map[string]Detector{}}
+	for _, site := range slices.Sorted(maps.Keys(s.Sites)) {
+		over := s.Sites[site]
+		if r.sites[site], err = New(name, func(v any) error {
+			if s.Decode != nil {
+				if err := s.Decode(v); err != nil {
+					return err
+				}
+			}
+			return over(v)
+		}); err != nil {
+			return nil, fmt.Errorf("site %s: %w", site, err)
+		}
+	}
+	return r, nil
+}
+
+func (r *runner) span() int64 {
+	longest := r.all.Span()
+	for _, d := range r.sites {
+		longest = max(longest, d.Span())
+	}
+	return int64(longest)
+}
+
+// variants gives each of the runner's detectors with the sites it judges, in a fixed order.
+func (r *runner) variants(sites []string, judge func(d Detector, sites []string)) {
+	rest := make([]string, 0, len(sites))
+	for _, s := range sites {
+		if r.sites[s] == nil {
+			rest = append(rest, s)
+		}
+	}
+	judge(r.all, rest)
+	for _, s := range slices.Sorted(maps.Keys(r.sites)) {
+		judge(r.sites[s], []string{s})
+	}
+}
+
+// Close evaluates the pane that was just closed.
+func (e *Engine) Close(p *pane.Pane) *Result {
+	e.at = p.End
+	e.push(p)
+	views := map[int64]*pane.Pane{}
+	seen := map[episodeKey]bool{}
+	res := &Result{At: p.End, Coverage: p.Coverage}
+	names := e.siteNames()
+	for _, r := range e.detectors {
+		r.variants(names, func(d Detector, sites []string) {
+			w := e.window(e.view(views, int64(d.Span())), sites)
+			for _, f := range d.Detect(w) {
+				key := episodeKey{r.name, f.Labels.String()}
+				seen[key] = true
+				e.judge(key, d, f, p, res)
+			}
+		})
+	}
+	for name, view := range e.incidents {
+		if view.End < p.End {
+			e.grow(name, view, p)
+		}
+	}
+	e.finish(seen, p, res)
+	e.learn(p)
+	return res
+}
+
+// push adds a pane to the ring and forgets what no window reaches.
+func (e *Engine) push(p *pane.Pane) {
+	e.ring = append(e.ring, p)
+	first := 0
+	for e.ring[first].End <= p.End-e.keep {
+		first++
+	}
+	e.ring = slices.Delete(e.ring, 0, first)
+}
+
+// siteNames lists the sites of the ring, sorted.
+func (e *Engine) siteNames() []string {
+	names := map[string]bool{}
+	for _, p := range e.ring {
+		for name := range p.Sites {
+			names[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// view merges the panes of the window of a length that ends now; windows of one length share it.
+func (e *Engine) view(views map[int64]*pane.Pane, length int64) *pane.Pane {
+	v := views[length]
+	if v == nil {
+		v = e.merged(e.at-length, e.at)
+		views[length] = v
+	}
+	return v
+}
+
+func (e *Engine) merged(start, end int64) *pane.Pane {
+	var in []*pane.Pane
+	for _, p := range e.ring {
+		if p.Start >= start && p.End <= end {
+			in = append(in, p)
+		}
+	}
+	return pane.MergeAll(start, end, in)
+}
+
+func (e *Engine) window(view *pane.Pane, sites []string) *Window {
+	return &Window{
+		View: view, Sites: sites, Cluster: e.cluster, Pool: e.pool,
+		Baseline: func(site string, k pane.Key) Baseline { return e.baselines.get(site, k, view.Start) },
+	}
+}
+
+// judge applies one finding: an episode begins when it is over the threshold and goes on while it is not below
+// the lower one.
+func (e *Engine) judge(key episodeKey, d Detector, f Finding, p *pane.Pane, res *Result) {
+	ep := e.episodes[key]
+	if ep == nil {
+		if f.Level != Over {
+			return
+		}
+		onset := e.onset(d, f.Labels)
+		ep = &episode{by: d, detection: Detection{
+			Detector: key.detector, Labels: f.Labels, Active: true, Onset: onset, Since: p.End,
+		}}
+		e.episodes[key] = ep
+		site := f.Labels.Get("site")
+		if e.incidents[site] == nil {
+			e.incidents[site] = e.merged(min(onset, p.Start), p.End)
+		}
+	}
+	x := &ep.detection
+	x.Value, x.Threshold, x.Evidence = f.Value, f.Threshold, f.Evidence
+	if f.Value >= x.Peak {
+		x.Peak, ep.worst = f.Value, f.Evidence
+	}
+	res.Detections = append(res.Detections, *x)
+	if x.Since == p.End {
+		res.Changes = append(res.Changes, *x)
+	}
+}
+
+// onset goes back from the newest pane while the key is found in each pane alone.
+func (e *Engine) onset(d Detector, labels Labels) int64 {
+	onset := e.at - e.pane
+	for _, p := range slices.Backward(e.ring) {
+		if p.End <= e.at-int64(d.Span()) {
+			break
+		}
+		if p.End == e.at {
+			continue
+		}
+		w := e.window(e.merged(p.Start, p.End), []string{labels.Get("site")})
+		if !slices.ContainsFunc(d.Detect(w), func(f Finding) bool {
+			return f.Level != Below && f.Labels.String() == labels.String()
+		}) {
+			break
+		}
+		onset = p.Start
+	}
+	return onset
+}
+
+// grow adds a pane to the view of an incident: of one site, or of the cluster's events.
+func (e *Engine) grow(site string, view *pane.Pane, p *pane.Pane) {
+	part := &pane.Pane{Start: p.Start, End: p.End, Coverage: p.Coverage, Sites: map[string]*pane.Site{}}
+	if site == "" {
+		part.Events = p.Events
+	} else if s := p.Sites[site]; s != nil {
+		part.Sites[site] = s
+	}
+	view.End = max(view.End, p.End)
+	pane.Merge(view, part)
+}
+
+// finish ends the episodes that were not found any more and drops the views that nobody needs.
+func (e *Engine) finish(seen map[episodeKey]bool, p *pane.Pane, res *Result) {
+	needed := map[string]bool{}
+	for _, key := range slices.SortedFunc(maps.Keys(e.episodes), compareEpisodes) {
+		ep := e.episodes[key]
+		x := &ep.detection
+		if seen[key] {
+			needed[x.Labels.Get("site")] = true
+			continue
+		}
+		x.Active, x.Until, x.Value = false, p.End, x.Peak
+		if view := e.incidents[x.Labels.Get("site")]; view != nil {
+			x.Evidence = ep.whole(e.window(view, []string{x.Labels.Get("site")}))
+		}
+		res.Changes = append(res.Changes, *x)
+		delete(e.episodes, key)
+	}
+	for site := range e.incidents {
+		if !needed[site] {
+			delete(e.incidents, site)
+		}
+	}
+	slices.SortStableFunc(res.Changes, func(a, b Detection) int {
+		return cmp.Or(strings.Compare(a.Detector, b.Detector), strings.Compare(a.Labels.String(), b.Labels.String()))
+	})
+}
+
+// whole is the evidence of the whole episode: totals over its time, but rates, percentiles and busy workers as
+// they were at the worst, which the mean over a long episode would hide.
+func (ep *episode) whole(w *Window) Evidence {
+	e, worst := ep.by.Evidence(w, ep.detection.Labels), ep.worst
+	e.RequestsPerMinute, e.RequestsPerClientPerMinute = worst.RequestsPerMinute, worst.RequestsPerClientPerMinute
+	e.BaselinePerMinute, e.BaselineRatio = worst.BaselinePerMinute, worst.BaselineRatio
+	e.AbandonRatio, e.FanOut = worst.AbandonRatio, worst.FanOut
+	e.P99Seconds, e.P99Censored = worst.P99Seconds, worst.P99Censored
+	e.BusyWorkersLower, e.BusyWorkersUpper = worst.BusyWorkersLower, worst.BusyWorkersUpper
+	e.CounterfactualBusyWorkers = worst.CounterfactualBusyWorkers
+	return e
+}
+
+func compareEpisodes(a, b episodeKey) int {
+	return cmp.Or(strings.Compare(a.detector, b.detector), strings.Compare(a.labels, b.labels))
+}
+
+// learn puts the pane in the queue of lessons and learns the oldest. While something is wrong with a site, its
+// panes of the whole queue are not learned.
+func (e *Engine) learn(p *pane.Pane) {
+	e.learning = append(e.learning, lesson{pane: p, wrong: map[string]bool{}})
+	for _, ep := range e.episodes {
+		if site := ep.detection.Labels.Get("site"); site != "" {
+			for _, l := range e.learning {
+				if l.pane.End > ep.detection.Onset {
+					l.wrong[site] = true
+				}
+			}
+		}
+	}
+	for len(e.learning) > learnAfter {
+		e.study(e.learning[0])
+		e.learning = slices.Delete(e.learning, 0, 1)
+	}
+}
+
+// study learns one pane: of sites that were silent in it, that they were.
+func (e *Engine) study(l lesson) {
+	silent := &pane.Site{}
+	names := map[string]bool{}
+	for name := range e.baselines.Sites {
+		names[name] = true
+	}
+	for name := range l.pane.Sites {
+		names[name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if l.wrong[name] {
+			continue
+		}
+		s := l.pane.Sites[name]
+		if s == nil {
+			s = silent
+		}
+		e.baselines.learn(name, l.pane.Start, s)
+	}
+}

@@ -1,0 +1,66 @@
+package detectors
+
+import (
+	"errors"
+	"time"
+
+	"github.com/squall-sre/squall/detectors/pane"
+)
+
+// latency watches the 99th percentile of the request time of a site. Clients that gave up cut it off: when more
+// than 1 % did, the true value is at least the one shown (right-censored).
+type latency struct {
+	P99      time.Duration `yaml:"p99"`
+	Requests int           `yaml:"requests"` // fewer timed requests in the window prove nothing
+	Window   time.Duration `yaml:"window"`
+}
+
+func newLatency(decode func(any) error) (Detector, error) {
+	d := &latency{P99: 5 * time.Second, Requests: 20, Window: time.Minute}
+	if err := decode(d); err != nil {
+		return nil, err
+	}
+	return d, errors.Join(span(d.Window), positive("p99", d.P99.Seconds()), positive("requests", float64(d.Requests)))
+}
+
+func (d *latency) Span() time.Duration { return d.Window }
+
+// latencyLeave is higher than leave: a p99 that came down by a fifth and stays there is still bad, but the queue
+// behind a storm drains through every value.
+const latencyLeave = 0.8
+
+func (d *latency) Detect(w *Window) []Finding {
+	var found []Finding
+	for _, name := range w.Sites {
+		var times pane.Quantiles
+		for k, c := range w.cells(name) {
+			if isClient(k) {
+				times.Merge(&c.Latency)
+			}
+		}
+		if times.Count() < uint64(d.Requests) {
+			continue
+		}
+		p99, ok := times.Quantile(0.99)
+		if !ok {
+			continue
+		}
+		lvl := level(p99, d.P99.Seconds(), latencyLeave)
+		if lvl == Below {
+			continue
+		}
+		labels := siteLabels(name)
+		found = append(found, Finding{labels, lvl, p99, d.P99.Seconds(), d.Evidence(w, labels)})
+	}
+	return found
+}
+
+func (d *latency) Evidence(w *Window, key Labels) Evidence {
+	site := key.Get("site")
+	e := w.explain(site, isClient)
+	e.TopRoutes = w.topRoutes(site, isClient, func(c *pane.Cell) float64 { return seconds(c.Busy.Lower) })
+	if len(e.TopRoutes) > 0 {
+		e.Route = e.TopRoutes[0].Key
+	}
+	return e
+}

@@ -1,0 +1,65 @@
+package detectors
+
+import (
+	"errors"
+	"time"
+
+	"github.com/squall-sre/squall/detectors/pane"
+)
+
+// saturation watches how many workers of the origin are busy. By Little's law the mean number in the system is
+// the worker time that falls into a window divided by its length; the pool's size is configured. Autoscalers
+// that count requests do not see it: ten requests a second of four seconds each pin forty workers. The number
+// is an interval, since the log of a client that gave up hides how long its worker went on.
+type saturation struct {
+	Ratio  float64       `yaml:"ratio"` // busy workers over the pool's
+	Window time.Duration `yaml:"window"`
+}
+
+func newSaturation(decode func(any) error) (Detector, error) {
+	d := &saturation{Ratio: 0.8, Window: time.Minute}
+	if err := decode(d); err != nil {
+		return nil, err
+	}
+	return d, errors.Join(span(d.Window), positive("ratio", d.Ratio))
+}
+
+func (d *saturation) Span() time.Duration { return d.Window }
+
+func (d *saturation) Detect(w *Window) []Finding {
+	var found []Finding
+	for _, name := range w.Sites {
+		pool := w.Pool(name)
+		if pool.Workers <= 0 {
+			continue
+		}
+		lower, upper := w.busy(name, isClient)
+		// What was logged as worked counts; where all of it was hidden by clients that left, the upper bound does.
+		busy := lower
+		if lower < upper/10 {
+			busy = min(upper, float64(pool.Workers))
+		}
+		ratio := busy / float64(pool.Workers)
+		lvl := level(ratio, d.Ratio, latencyLeave)
+		if lvl == Below {
+			continue
+		}
+		labels := siteLabels(name)
+		found = append(found, Finding{labels, lvl, ratio, d.Ratio, d.Evidence(w, labels)})
+	}
+	return found
+}
+
+func (d *saturation) Evidence(w *Window, key Labels) Evidence {
+	site := key.Get("site")
+	e := w.explain(site, isClient)
+	e.TopRoutes = w.topRoutes(site, isClient, func(c *pane.Cell) float64 { return seconds(c.Busy.Upper) })
+	// The class that cost most, and what the pool would have done without it.
+	top, ok := w.costliest(site)
+	if ok {
+		own := w.explain(site, func(k pane.Key) bool { return k == top })
+		e.Method, e.Route = top.Method, top.Route
+		e.WorkerSecondsShare, e.CounterfactualBusyWorkers = own.WorkerSecondsShare, own.CounterfactualBusyWorkers
+	}
+	return e
+}

@@ -1,0 +1,73 @@
+package detectors
+
+import (
+	"errors"
+	"time"
+
+	"github.com/squall-sre/squall/detectors/pane"
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// selfLoop watches requests that a site's own hosts make to it over its balancer: a view that fetches its own
+// style sheet by URL turns each render into several requests out and back, all from one address, which the
+// site's own limiter then refuses. The client is ours: nothing here may lead to blocking it.
+type selfLoop struct {
+	PerMinute float64       `yaml:"per_minute"`
+	Window    time.Duration `yaml:"window"`
+}
+
+func newSelfLoop(decode func(any) error) (Detector, error) {
+	d := &selfLoop{PerMinute: 20, Window: time.Minute}
+	if err := decode(d); err != nil {
+		return nil, err
+	}
+	return d, errors.Join(span(d.Window), positive("per_minute", d.PerMinute))
+}
+
+func (d *selfLoop) Span() time.Duration { return d.Window }
+
+func isOwn(k pane.Key) bool { return k.Origin == pipeline.Own && !k.Probe }
+
+func (d *selfLoop) Detect(w *Window) []Finding {
+	var found []Finding
+	for _, name := range w.Sites {
+		var n uint64
+		for k, c := range w.cells(name) {
+			if isOwn(k) {
+				n += c.Requests
+			}
+		}
+		perMinute := float64(n) / w.Minutes()
+		lvl := level(perMinute, d.PerMinute, leave)
+		if lvl == Below {
+			continue
+		}
+		labels := siteLabels(name)
+		found = append(found, Finding{labels, lvl, perMinute, d.PerMinute, d.Evidence(w, labels)})
+	}
+	return found
+}
+
+func (d *selfLoop) Evidence(w *Window, key Labels) Evidence {
+	site := key.Get("site")
+	e := w.explain(site, isOwn)
+	var renders, static, requests uint64
+	for k, c := range w.cells(site) {
+		switch {
+		case isOwn(k):
+			requests, static = requests+c.Requests, static+c.Static
+		case isClient(k) && k.Method == "GET":
+			renders += c.Requests - c.Static
+		}
+	}
+	if requests > 0 {
+		e.StaticShare = N(float64(static) / float64(requests))
+	}
+	if renders > 0 {
+		e.FanOut = N(float64(requests) / float64(renders))
+	}
+	if top, ok := busiest(w.perRoute(site, isOwn)); ok {
+		e.Method, e.Route = top.key.Method, top.key.Route
+	}
+	return e
+}
