@@ -18,6 +18,9 @@ type Pane struct {
 	Sites      map[string]*Site
 	Events     []pipeline.Event // in canonical order; at most MaxEvents
 	Coverage   Coverage
+	// Jump tells that this pane does not follow the one before it: nothing was logged for longer than MaxGap,
+	// and the empty panes of the rest of the hole were left out. Whoever keeps windows starts them anew.
+	Jump bool
 }
 
 // Coverage counts what a pane rests on and what is missing from it.
@@ -25,6 +28,7 @@ type Coverage struct {
 	Lines         uint64 // Records and Events counted in the pane
 	Late          uint64 // came when their pane was closed: shipped, not counted
 	Gaps          uint64 // Skips with Lost set that fell into this span
+	Dropped       uint64 // Records and Events too far ahead of all others to be kept: MaxOpen panes were open
 	EventsDropped uint64 // over MaxEvents
 	SitesFolded   uint64 // Records of sites over MaxSites, counted under Other
 	CellsFolded   uint64 // Records of keys over MaxCells of their site, counted under Other

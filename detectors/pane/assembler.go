@@ -1,0 +1,363 @@
+package pane
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// Config bounds an Assembler. A zero number takes its default.
+type Config struct {
+	Pane           time.Duration // length of a pane; 10 s
+	MaxSites       int           // sites a pane beside Other; 1,024
+	MaxCells       int           // cells a site beside those of the route Other; 4,096
+	MaxPaneCells   int           // cells a pane over all its sites; 32,768
+	MaxEvents      int           // Events a pane; 10,000
+	AgentsPerSite  int           // 256: kept of Site.Agents when a pane closes; four times as many are exact
+	ClientsPerSite int           // 256: likewise of Site.Clients
+	AgentsPerCell  int           // 16: likewise of Cell.TopAgents
+	MaxOpen        int           // panes that wait for the watermark; 512
+	MaxAhead       time.Duration // a line this far over its source's newest does not move time alone; 15 min
+	MaxGap         time.Duration // after so much of nothing, empty panes are left out; 1 h
+
+	// Reclaim is after how many ns a site takes a worker back from a stuck request. nil: 60 s for all.
+	Reclaim func(site string) time.Duration
+}
+
+// exactFactor is how many times more keys a Top holds while its pane is open than are kept of it: up to there
+// no order of the lines can change what is kept.
+const exactFactor = 4
+
+func (c *Config) fill() {
+	for _, d := range []struct {
+		v   *int
+		def int
+	}{
+		{&c.MaxSites, 1024}, {&c.MaxCells, 4096}, {&c.MaxPaneCells, 32768}, {&c.MaxEvents, 10000},
+		{&c.AgentsPerSite, 256}, {&c.ClientsPerSite, 256}, {&c.AgentsPerCell, 16}, {&c.MaxOpen, 512},
+	} {
+		if *d.v <= 0 {
+			*d.v = d.def
+		}
+	}
+	for _, d := range []struct{ v, def *time.Duration }{
+		{&c.Pane, new(10 * time.Second)}, {&c.MaxAhead, new(15 * time.Minute)}, {&c.MaxGap, new(time.Hour)},
+	} {
+		if *d.v <= 0 {
+			*d.v = *d.def
+		}
+	}
+	if c.Reclaim == nil {
+		c.Reclaim = func(string) time.Duration { return time.Minute }
+	}
+}
+
+// Assembler sorts Records and Events of several sources into panes and closes the panes in order, as the
+// watermark passes them. It reads no clock. Its memory is bounded by its Config. Not safe for concurrent use.
+type Assembler struct {
+	cfg      Config
+	length   int64 // of a pane, ns
+	marks    watermark
+	frontier int64 // ns: panes that begin before it are closed
+
+	open    map[int64]*openPane // by start
+	last    *openPane           // where the last Record went
+	started bool
+	next    int64    // start of the next pane to hand out, once started
+	empty   int      // empty panes handed out in a row
+	pending Coverage // of lines without a pane: goes to the next one handed out
+	indexes []map[place]slot
+	client  [64]byte // scratch for an address as text
+}
+
+// NewAssembler returns an Assembler without sources.
+func NewAssembler(cfg Config) *Assembler {
+	cfg.fill()
+	return &Assembler{
+		cfg: cfg, length: int64(cfg.Pane), frontier: noTime,
+		marks: watermark{holder: -1, at: noTime}, open: map[int64]*openPane{},
+	}
+}
+
+// Source adds a source whose lines come at most lateness out of order, and returns its number. It holds the
+// watermark back until it has had lines (three, unless Observe tells more), is Idle or is Done.
+func (a *Assembler) Source(name string, lateness time.Duration) int {
+	a.marks.clocks = append(a.marks.clocks, clock{name: name, lateness: int64(max(lateness, 0)), newest: noTime})
+	a.marks.settle()
+	return len(a.marks.clocks) - 1
+}
+
+// Add counts a Record in the pane of its End; without one, in that of the newest line of its source. It
+// reports that the pane had been closed: then the Record is counted as late and nowhere else.
+func (a *Assembler) Add(src int, r *pipeline.Record) (late bool) {
+	t := a.timeOf(src, r.End)
+	a.see(src, t)
+	o, late := a.paneOf(t)
+	if o != nil {
+		o.pane.Coverage.Lines++
+		a.count(o, r)
+	}
+	return late
+}
+
+// AddEvent counts an Event, as Add does a Record. An Event without a time gets that of the newest line.
+func (a *Assembler) AddEvent(src int, e pipeline.Event) (late bool) {
+	e.Time = a.timeOf(src, e.Time)
+	a.see(src, e.Time)
+	o, late := a.paneOf(e.Time)
+	if o == nil {
+		return late
+	}
+	o.pane.Coverage.Lines++
+	o.pane.Events = append(o.pane.Events, e)
+	if len(o.pane.Events) >= 2*a.cfg.MaxEvents {
+		o.cutEvents(a.cfg.MaxEvents)
+	}
+	return false
+}
+
+// Gap counts lines lost at time t (ns; 0: at the newest line of the source).
+func (a *Assembler) Gap(src int, t int64) {
+	if o, _ := a.lookup(a.timeOf(src, t)); o != nil {
+		o.pane.Coverage.Gaps++
+		return
+	}
+	a.pending.Gaps++
+}
+
+// Observe promises that nothing older than t minus its lateness is to come from a source. It is trusted: no
+// other line needs to agree.
+func (a *Assembler) Observe(src int, t int64) {
+	c := &a.marks.clocks[src]
+	if t > c.newest {
+		c.newest, c.waiting = t, 0
+	}
+	c.idle = false
+	a.settle()
+}
+
+// Idle tells that a source has nothing to read for now, or has again. An idle source does not hold the
+// watermark back; its next line ends the idleness.
+func (a *Assembler) Idle(src int, idle bool) {
+	if c := &a.marks.clocks[src]; c.idle != idle {
+		c.idle = idle
+		a.settle()
+	}
+}
+
+// Done tells that a source has come to its end.
+func (a *Assembler) Done(src int) {
+	a.marks.clocks[src].done = true
+	a.settle()
+}
+
+// Advance moves the watermark to t, in ns, if no source holds it: live, with all sources idle, t is the wall
+// time less what lines may still be on their way.
+func (a *Assembler) Advance(t int64) {
+	if a.marks.holder < 0 && t > a.marks.at {
+		a.marks.at = t
+		a.moveFrontier()
+	}
+}
+
+// Watermark is the time before which all is complete, in ns; math.MinInt64 until it is known.
+func (a *Assembler) Watermark() int64 { return a.marks.at }
+
+// Holder is the source that holds the watermark back: the one to read next when panes pile up.
+func (a *Assembler) Holder() (src int, ok bool) { return a.marks.holder, a.marks.holder >= 0 }
+
+// Open is how many panes wait for the watermark. Over MaxOpen those farthest ahead are dropped and counted.
+func (a *Assembler) Open() int { return len(a.open) }
+
+// Flush closes every pane: the end of all input.
+func (a *Assembler) Flush() {
+	for start := range a.open {
+		a.marks.at = max(a.marks.at, start+a.length)
+	}
+	a.moveFrontier()
+}
+
+// Next hands out the next closed pane, nil when there is none. Panes come in order and without holes, empty
+// ones included; only after MaxGap of empty ones the rest of the hole is left out, and the pane behind it has
+// Jump set. The pane belongs to the caller.
+func (a *Assembler) Next() *Pane {
+	if !a.started {
+		start, ok := a.earliest()
+		if !ok || start >= a.frontier {
+			return nil
+		}
+		a.started, a.next = true, start
+	}
+	if a.next >= a.frontier {
+		return nil
+	}
+	o, jump := a.open[a.next], false
+	if o == nil && int64(a.empty)*a.length >= int64(a.cfg.MaxGap) {
+		start, ok := a.earliest()
+		if !ok || start >= a.frontier {
+			return nil
+		}
+		o, jump, a.next = a.open[start], true, start
+	}
+	start := a.next
+	a.next += a.length
+	if o == nil {
+		a.empty++
+		return a.finish(&openPane{pane: &Pane{Start: start, End: a.next, Sites: map[string]*Site{}}})
+	}
+	a.empty = 0
+	delete(a.open, start)
+	if a.last == o {
+		a.last = nil
+	}
+	o.pane.Jump = jump
+	return a.finish(o)
+}
+
+// finish brings a pane into its final, canonical form.
+func (a *Assembler) finish(o *openPane) *Pane {
+	p := o.pane
+	p.Coverage.add(&a.pending)
+	a.pending = Coverage{}
+	o.cutEvents(a.cfg.MaxEvents)
+	p.Fold(a.cfg.MaxSites, a.cfg.MaxCells)
+	for _, s := range p.Sites {
+		s.Agents.trim(a.cfg.AgentsPerSite)
+		s.Clients.trim(a.cfg.ClientsPerSite)
+		for _, c := range s.Cells {
+			c.TopAgents.trim(a.cfg.AgentsPerCell)
+		}
+	}
+	if o.index != nil && len(a.indexes) < 4 {
+		clear(o.index)
+		a.indexes = append(a.indexes, o.index)
+	}
+	return p
+}
+
+func (t *Top) trim(n int) {
+	if t != nil {
+		t.Trim(n)
+	}
+}
+
+func (a *Assembler) earliest() (start int64, ok bool) {
+	start = math.MaxInt64
+	for s := range a.open {
+		start, ok = min(start, s), true
+	}
+	return start, ok
+}
+
+// timeOf gives a line its place in time where it carries none that can be right.
+func (a *Assembler) timeOf(src int, t int64) int64 {
+	const latest = 1 << 62 // ns, the year 2116: keeps sums of times from overflowing
+	if t > 0 && t < latest {
+		return t
+	}
+	if c := &a.marks.clocks[src]; c.newest != noTime {
+		return c.newest
+	}
+	return max(a.marks.at, 0)
+}
+
+func (a *Assembler) see(src int, t int64) {
+	c := &a.marks.clocks[src]
+	moved := c.see(t, int64(a.cfg.MaxAhead))
+	switch {
+	case c.idle:
+		c.idle = false
+		a.settle()
+	case moved && src == a.marks.holder:
+		a.settle()
+	}
+}
+
+func (a *Assembler) settle() {
+	a.marks.settle()
+	a.moveFrontier()
+}
+
+func (a *Assembler) moveFrontier() {
+	if a.marks.at != noTime {
+		a.frontier = max(a.frontier, a.startOf(a.marks.at))
+	}
+}
+
+func (a *Assembler) startOf(t int64) int64 {
+	r := t % a.length
+	if r < 0 {
+		r += a.length
+	}
+	return t - r
+}
+
+// paneOf finds or opens the pane of a line and counts the line where it has none.
+func (a *Assembler) paneOf(t int64) (o *openPane, late bool) {
+	if o := a.last; o != nil && t >= o.pane.Start && t < o.pane.End && t >= a.frontier {
+		return o, false
+	}
+	o, late = a.lookup(t)
+	switch {
+	case late:
+		a.pending.Late++
+	case o == nil:
+		a.pending.Dropped++
+	default:
+		a.last = o
+	}
+	return o, late
+}
+
+func (a *Assembler) lookup(t int64) (o *openPane, late bool) {
+	if t < a.frontier {
+		return nil, true
+	}
+	start := a.startOf(t)
+	if o := a.open[start]; o != nil {
+		return o, false
+	}
+	if len(a.open) >= a.cfg.MaxOpen && !a.dropAfter(start) {
+		return nil, false
+	}
+	o = &openPane{pane: &Pane{Start: start, End: start + a.length, Sites: map[string]*Site{}}}
+	if n := len(a.indexes); n > 0 {
+		o.index, a.indexes = a.indexes[n-1], a.indexes[:n-1]
+	} else {
+		o.index = map[place]slot{}
+	}
+	a.open[start] = o
+	return o, false
+}
+
+// dropAfter makes room by dropping the pane farthest ahead, if that is behind start.
+func (a *Assembler) dropAfter(start int64) bool {
+	farthest := start
+	for s := range a.open {
+		farthest = max(farthest, s)
+	}
+	if farthest == start {
+		return false
+	}
+	o := a.open[farthest]
+	a.pending.Dropped += o.pane.Coverage.Lines
+	a.pending.Gaps += o.pane.Coverage.Gaps
+	delete(a.open, farthest)
+	if a.last == o {
+		a.last = nil
+	}
+	return true
+}
+
+// cutEvents sorts the events and leaves the first limit of them, which no order of arrival changes.
+func (o *openPane) cutEvents(limit int) {
+	p := o.pane
+	SortEvents(p.Events)
+	if n := len(p.Events); n > limit {
+		p.Coverage.EventsDropped += uint64(n - limit)
+		p.Events = slices.Delete(p.Events, limit, n)
+	}
+}
+

@@ -1,0 +1,220 @@
+package pane
+
+import (
+	"math/bits"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// OtherMethod stands for every method that is not one of the known ones, and for none.
+const OtherMethod = "OTHER"
+
+// methodName gives the known methods as constants: nothing of the line is kept and no log can invent keys.
+func methodName(method []byte) string {
+	switch string(method) {
+	case "GET":
+		return "GET"
+	case "HEAD":
+		return "HEAD"
+	case "POST":
+		return "POST"
+	case "PUT":
+		return "PUT"
+	case "DELETE":
+		return "DELETE"
+	case "OPTIONS":
+		return "OPTIONS"
+	case "PATCH":
+		return "PATCH"
+	case "CONNECT":
+		return "CONNECT"
+	case "TRACE":
+		return "TRACE"
+	case "PROPFIND":
+		return "PROPFIND"
+	case "PURGE":
+		return "PURGE"
+	}
+	return OtherMethod
+}
+
+// openPane is a pane that is being counted in.
+type openPane struct {
+	pane  *Pane
+	index map[place]slot // cells that have their own key; cleared whenever cells are folded
+	cells int
+
+	lastPlace place // the last key and its cell: lines come in runs
+	lastSlot  slot
+}
+
+// place is where a Record is counted.
+type place struct {
+	site string
+	key  Key
+}
+
+type slot struct {
+	site    *Site
+	cell    *Cell
+	reclaim int64 // ns
+}
+
+// find gives the cell of a place.
+func (a *Assembler) find(o *openPane, at place) slot {
+	if o.lastSlot.cell != nil && o.lastPlace == at {
+		return o.lastSlot
+	}
+	s, ok := o.index[at]
+	if !ok {
+		s = a.newSlot(o, at)
+	}
+	o.lastPlace, o.lastSlot = at, s
+	return s
+}
+
+// newSlot makes a cell, or folds the place into another where a cap is reached. Up to twice the caps of sites
+// and cells all are held, so that what is left at the close depends on their weights and not on their order.
+func (a *Assembler) newSlot(o *openPane, at place) slot {
+	p := o.pane
+	site, known := p.Sites[at.site]
+	var cell *Cell
+	if known {
+		cell = site.Cells[at.key]
+	}
+	folded := false
+	if cell == nil && o.cells >= a.cfg.MaxPaneCells {
+		if p.Coverage.CellsFolded++; !known {
+			p.Coverage.SitesFolded++
+		}
+		folded, at = true, place{Other, Key{at.key.Method, Other, at.key.Origin, at.key.Probe}}
+		site = p.Sites[Other]
+		if site != nil {
+			cell = site.Cells[at.key]
+		}
+	}
+	if site == nil {
+		if len(p.Sites) >= 2*a.cfg.MaxSites {
+			p.Fold(a.cfg.MaxSites, 2*a.cfg.MaxCells)
+			o.recount()
+		}
+		site = p.Site(at.site)
+	}
+	if site.Agents == nil {
+		site.Agents = NewTop(exactFactor * a.cfg.AgentsPerSite)
+		site.Clients = NewTop(exactFactor * a.cfg.ClientsPerSite)
+	}
+	if cell == nil {
+		if len(site.Cells) >= 2*a.cfg.MaxCells && at.key.Route != Other {
+			p.Coverage.CellsFolded += site.fold(a.cfg.MaxCells)
+			o.recount()
+		}
+		cell = &Cell{TopAgents: NewTop(exactFactor * a.cfg.AgentsPerCell)}
+		site.Cells[at.key] = cell
+		o.cells++
+	}
+	s := slot{site, cell, int64(a.cfg.Reclaim(at.site))}
+	if !folded {
+		o.index[at] = s
+	}
+	return s
+}
+
+// recount is needed after cells were folded.
+func (o *openPane) recount() {
+	clear(o.index)
+	o.cells = 0
+	for _, s := range o.pane.Sites {
+		o.cells += len(s.Cells)
+	}
+}
+
+// count adds a Record to its cell and site.
+func (a *Assembler) count(o *openPane, r *pipeline.Record) {
+	probe := r.Class == pipeline.Probe
+	s := a.find(o, place{r.Site, Key{methodName(r.Method), r.Route, r.Origin, probe}})
+	c := s.cell
+	c.Requests++
+	c.Codes.Add(r.Status)
+	if r.Cache < pipeline.CacheStatuses {
+		c.Cache[r.Cache]++
+	}
+	if r.Class < pipeline.Classes {
+		c.Classes[r.Class]++
+	}
+	c.countFacts(r)
+	if !r.Streaming {
+		switch {
+		case r.RequestTime >= 0:
+			c.Latency.Add(r.RequestTime)
+		case r.UpstreamTime >= 0:
+			c.Latency.Add(r.UpstreamTime)
+		}
+	}
+	c.Busy.add(o.pane.Start, o.pane.End, r, s.reclaim)
+
+	url := xxhash.Sum64(r.Path)
+	if len(r.Query) > 0 {
+		url = mix(url, xxhash.Sum64(r.Query))
+	}
+	c.URLs.Add(url)
+	var agent, client uint64
+	if r.UserAgent != nil {
+		name := r.UserAgent[:min(len(r.UserAgent), maxKey)]
+		agent = xxhash.Sum64(name)
+		c.Agents.Add(agent)
+		c.TopAgents.add(name, agent, 1)
+		if !probe {
+			s.site.Agents.add(name, agent, 1)
+		}
+	}
+	if r.Client.IsValid() {
+		address := r.Client.As16()
+		client = xxhash.Sum64(address[:])
+		c.Clients.Add(client)
+		if !probe {
+			s.site.Clients.Add(r.Client.Unmap().AppendTo(a.client[:0]), 1)
+		}
+	}
+	c.Samples.Add(mix(mix(url, client), mix(agent, uint64(r.End)^uint64(r.Status)<<48^uint64(r.RequestTime))), r)
+}
+
+// countFacts adds what is said or not said of a request.
+func (c *Cell) countFacts(r *pipeline.Record) {
+	if r.Abandoned == pipeline.Yes {
+		c.Abandoned++
+	}
+	if r.Limited {
+		c.Limited++
+	}
+	switch r.Reached {
+	case pipeline.Yes:
+		c.Reached++
+	case pipeline.No:
+		c.NotReached++
+	}
+	if r.Static {
+		c.Static++
+		if len(r.Query) > 0 {
+			c.StaticQuery++
+		}
+		if r.Limited {
+			c.StaticLimit++
+		}
+	}
+	if r.Bytes > 0 {
+		c.Bytes += uint64(min(r.Bytes, 1<<48)) // a hostile number must not make the sum wrap
+	}
+}
+
+// mix joins two hashes (the finaliser of MurmurHash3).
+func mix(a, b uint64) uint64 {
+	h := a ^ bits.RotateLeft64(b, 32)*0x9e3779b97f4a7c15
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	h *= 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}

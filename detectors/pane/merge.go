@@ -1,0 +1,274 @@
+package pane
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// Merge adds src to dst, whose Start and End are the window's and hold src. src is not changed, and dst shares
+// no memory with it that either could change. Bounds of the worker time are clipped to the window; those of the
+// other measures belong to requests by their end.
+func Merge(dst, src *Pane) {
+	for _, name := range src.SiteNames() {
+		mergeSite(dst.Site(name), src.Sites[name], dst, src)
+	}
+	if len(src.Events) > 0 {
+		dst.Events = append(slices.Clip(dst.Events), src.Events...)
+		SortEvents(dst.Events)
+	}
+	dst.Coverage.add(&src.Coverage)
+}
+
+// MergeAll gives the window [start, end) of panes. Nothing of it is shared with them.
+func MergeAll(start, end int64, panes []*Pane) *Pane {
+	dst := &Pane{Start: start, End: end, Sites: map[string]*Site{}}
+	var events int
+	for _, p := range panes {
+		events += len(p.Events)
+	}
+	if events > 0 {
+		dst.Events = make([]pipeline.Event, 0, events)
+	}
+	for _, p := range panes {
+		for _, name := range p.SiteNames() {
+			mergeSite(dst.Site(name), p.Sites[name], dst, p)
+		}
+		dst.Events = append(dst.Events, p.Events...)
+		dst.Coverage.add(&p.Coverage)
+	}
+	SortEvents(dst.Events)
+	return dst
+}
+
+func (c *Coverage) add(o *Coverage) {
+	c.Lines += o.Lines
+	c.Late += o.Late
+	c.Gaps += o.Gaps
+	c.Dropped += o.Dropped
+	c.EventsDropped += o.EventsDropped
+	c.SitesFolded += o.SitesFolded
+	c.CellsFolded += o.CellsFolded
+}
+
+// Site returns a site of the pane and makes it when there is none.
+func (p *Pane) Site(name string) *Site {
+	if s := p.Sites[name]; s != nil {
+		return s
+	}
+	if p.Sites == nil {
+		p.Sites = map[string]*Site{}
+	}
+	s := &Site{Cells: map[Key]*Cell{}}
+	p.Sites[name] = s
+	return s
+}
+
+// SiteNames lists the sites, sorted.
+func (p *Pane) SiteNames() []string { return slices.Sorted(maps.Keys(p.Sites)) }
+
+// Widen moves the bounds of the pane outwards, to whole panes, and takes in the worker time of its requests
+// that fell between the old bounds and the new ones: for a view that grows pane by pane.
+func (p *Pane) Widen(start, end int64) {
+	start, end = min(start, p.Start), max(end, p.End)
+	for _, s := range p.Sites {
+		for _, c := range s.Cells {
+			if step := c.Busy.step; step > 0 {
+				c.Busy.widen(int((p.Start-start)/step), int((end-p.End)/step))
+			}
+		}
+	}
+	p.Start, p.End = start, end
+}
+
+func mergeSite(dst, src *Site, dstPane, srcPane *Pane) {
+	for k, c := range src.Cells {
+		d := dst.Cells[k]
+		if d == nil {
+			d = &Cell{}
+			dst.Cells[k] = d
+		}
+		d.merge(c)
+		d.Busy.merge(dstPane.Start, dstPane.End, &c.Busy, srcPane.Start, srcPane.End)
+	}
+	dst.Agents = mergeTop(dst.Agents, src.Agents)
+	dst.Clients = mergeTop(dst.Clients, src.Clients)
+}
+
+func mergeTop(dst, src *Top) *Top {
+	if dst == nil {
+		return src.Clone()
+	}
+	dst.Merge(src)
+	return dst
+}
+
+// merge adds all of o but its Busy, which needs the spans.
+func (c *Cell) merge(o *Cell) {
+	c.Requests += o.Requests
+	c.Codes.Merge(&o.Codes)
+	for i, n := range o.Cache {
+		c.Cache[i] += n
+	}
+	for i, n := range o.Classes {
+		c.Classes[i] += n
+	}
+	c.Abandoned += o.Abandoned
+	c.Limited += o.Limited
+	c.Reached += o.Reached
+	c.NotReached += o.NotReached
+	c.Static += o.Static
+	c.StaticQuery += o.StaticQuery
+	c.StaticLimit += o.StaticLimit
+	c.Bytes += o.Bytes
+	c.Latency.Merge(&o.Latency)
+	c.Clients.Merge(&o.Clients)
+	c.Agents.Merge(&o.Agents)
+	c.URLs.Merge(&o.URLs)
+	c.TopAgents = mergeTop(c.TopAgents, o.TopAgents)
+	c.Samples.Merge(&o.Samples)
+}
+
+// mergeSame adds o, which has the same span, with its Busy.
+func (c *Cell) mergeSame(o *Cell) {
+	c.merge(o)
+	b, x := &c.Busy, &o.Busy
+	b.Untimed += x.Untimed
+	b.Lower += x.Lower
+	b.Upper += x.Upper
+	b.step = max(b.step, x.step)
+	for i, s := range x.past {
+		b.placeShare(-i-1, s)
+	}
+	for i, s := range x.future {
+		b.placeShare(i+1, s)
+	}
+}
+
+// Keys lists the keys of the cells, sorted by route, method, origin, and probes last.
+func (s *Site) Keys() []Key { return slices.SortedFunc(maps.Keys(s.Cells), compareKeys) }
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(
+		strings.Compare(a.Route, b.Route), strings.Compare(a.Method, b.Method),
+		cmp.Compare(a.Origin, b.Origin), compareBool(a.Probe, b.Probe),
+	)
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// Sum merges the cells whose keys match into a new one.
+func (s *Site) Sum(match func(Key) bool) Cell {
+	var sum Cell
+	for _, k := range s.Keys() {
+		if match(k) {
+			sum.mergeSame(s.Cells[k])
+		}
+	}
+	return sum
+}
+
+// Fold merges the lightest sites and cells, by requests, into Other until at most maxSites sites beside Other
+// and maxCells cells a site beside those of the route Other are left. What stays depends on counts and keys
+// alone. It bounds views that grow for hours; panes come folded.
+func (p *Pane) Fold(maxSites, maxCells int) {
+	for _, s := range p.Sites {
+		p.Coverage.CellsFolded += s.fold(maxCells)
+	}
+	if len(p.Sites) <= maxSites {
+		return
+	}
+	type weighed struct {
+		name     string
+		requests uint64
+	}
+	list := make([]weighed, 0, len(p.Sites))
+	for name, s := range p.Sites {
+		if name != Other {
+			list = append(list, weighed{name, s.requests()})
+		}
+	}
+	slices.SortFunc(list, func(a, b weighed) int {
+		return cmp.Or(cmp.Compare(b.requests, a.requests), strings.Compare(a.name, b.name))
+	})
+	for _, w := range list[min(maxSites, len(list)):] {
+		other, s := p.Site(Other), p.Sites[w.name]
+		for _, k := range s.Keys() {
+			other.take(Key{k.Method, Other, k.Origin, k.Probe}, s.Cells[k])
+		}
+		other.Agents = mergeTop(other.Agents, s.Agents)
+		other.Clients = mergeTop(other.Clients, s.Clients)
+		delete(p.Sites, w.name)
+		p.Coverage.SitesFolded += w.requests
+	}
+}
+
+func (s *Site) requests() uint64 {
+	var sum uint64
+	for _, c := range s.Cells {
+		sum += c.Requests
+	}
+	return sum
+}
+
+// take merges a cell of the same span under a key.
+func (s *Site) take(k Key, c *Cell) {
+	d := s.Cells[k]
+	if d == nil {
+		d = &Cell{}
+		s.Cells[k] = d
+	}
+	d.mergeSame(c)
+}
+
+// fold merges the lightest cells into the route Other and gives the number of their requests.
+func (s *Site) fold(maxCells int) (folded uint64) {
+	if len(s.Cells) <= maxCells {
+		return 0
+	}
+	keys := make([]Key, 0, len(s.Cells))
+	for k := range s.Cells {
+		if k.Route != Other {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(s.Cells[b].Requests, s.Cells[a].Requests), compareKeys(a, b))
+	})
+	for _, k := range keys[min(maxCells, len(keys)):] {
+		c := s.Cells[k]
+		folded += c.Requests
+		s.take(Key{k.Method, Other, k.Origin, k.Probe}, c)
+		delete(s.Cells, k)
+	}
+	return folded
+}
+
+// SortEvents puts events into canonical order: by time, kind, and then every other field.
+func SortEvents(events []pipeline.Event) { slices.SortFunc(events, compareEvents) }
+
+func compareEvents(a, b pipeline.Event) int {
+	return cmp.Or(
+		cmp.Compare(a.Time, b.Time), cmp.Compare(a.Kind, b.Kind),
+		cmp.Compare(a.Node, b.Node), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
+		cmp.Compare(a.UID, b.UID), cmp.Compare(a.Container, b.Container), cmp.Compare(a.Image, b.Image),
+		cmp.Compare(a.Probe, b.Probe), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.ExitCode, b.ExitCode),
+		compareBool(a.HasExit, b.HasExit), cmp.Compare(a.Count, b.Count), cmp.Compare(a.Restarts, b.Restarts),
+		cmp.Compare(a.Grace, b.Grace), cmp.Compare(a.FinishedAt, b.FinishedAt), cmp.Compare(a.Pool, b.Pool),
+		cmp.Compare(a.PID, b.PID), cmp.Compare(a.Script, b.Script), cmp.Compare(a.Request, b.Request),
+		cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Limit, b.Limit), cmp.Compare(a.Signal, b.Signal),
+		cmp.Compare(a.Process, b.Process), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.Excess, b.Excess),
+		cmp.Compare(a.Message, b.Message),
+	)
+}

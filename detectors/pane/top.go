@@ -1,0 +1,294 @@
+package pane
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+const (
+	maxKey    = 256 // bytes of a key that a Top keeps
+	scanLimit = 16  // up to this many entries a scan of the hashes beats an index
+)
+
+// Item is a key of a Top. The true sum of its weights is at most Count and at least Count-Error.
+type Item struct {
+	Key          string
+	Count, Error uint64
+}
+
+// Top is a weighted SpaceSaving summary (Metwally, Agrawal, El Abbadi, ICDT 2005) that merges as in Agarwal
+// et al., "Mergeable Summaries", PODS 2012. Up to its capacity it is exact and its content does not depend on
+// the order of what was added. Above it, keys and errors depend on that order, and every error is at most
+// Total divided by the capacity. Not safe for concurrent use.
+type Top struct {
+	capacity int
+	total    uint64
+	floor    uint64 // no key that is not listed weighs more
+	entries  []entry
+	hashes   []uint64 // of entries, side by side for the scan
+	index    []int32  // position in entries plus one, by linear probing; nil up to scanLimit entries
+	cursor   int      // where the search for a smallest entry goes on
+	least    uint64   // a lower bound of all counts; it only grows while keys are replaced
+}
+
+type entry struct {
+	count, err uint64
+	key        string
+}
+
+// NewTop returns an empty summary of at most capacity keys. Memory is taken as keys come.
+func NewTop(capacity int) *Top { return &Top{capacity: max(capacity, 1)} }
+
+// Add counts weight for key, of which the first 256 bytes matter. It keeps nothing of key, and allocates only
+// for a key that it does not hold.
+func (t *Top) Add(key []byte, weight uint64) {
+	key = key[:min(len(key), maxKey)]
+	t.add(key, xxhash.Sum64(key), weight)
+}
+
+// AddString is Add for a string.
+func (t *Top) AddString(key string, weight uint64) {
+	key = key[:min(len(key), maxKey)]
+	hash := xxhash.Sum64String(key)
+	if i := findKey(t, key, hash); i >= 0 {
+		t.entries[i].count += weight
+		t.total += weight
+		return
+	}
+	t.addNew(key, hash, weight)
+}
+
+// add is Add for a key that was cut and hashed.
+func (t *Top) add(key []byte, hash, weight uint64) {
+	if i := findKey(t, key, hash); i >= 0 {
+		t.entries[i].count += weight
+		t.total += weight
+		return
+	}
+	t.addNew(string(key), hash, weight)
+}
+
+func (t *Top) addNew(key string, hash, weight uint64) {
+	t.total += weight
+	if len(t.entries) < t.capacity {
+		t.insert(entry{count: t.floor + weight, err: t.floor, key: key}, hash)
+		return
+	}
+	i := t.smallest()
+	least := t.entries[i].count
+	t.floor = max(t.floor, least)
+	t.unlink(i)
+	t.entries[i] = entry{count: least + weight, err: least, key: key}
+	t.hashes[i] = hash
+	t.link(i)
+}
+
+// smallest finds an entry with the smallest count. Counts only grow, so the search goes round from where it
+// last ended: for equal weights every entry is passed once for each step of the minimum.
+func (t *Top) smallest() int {
+	for range t.entries {
+		if t.cursor++; t.cursor >= len(t.entries) {
+			t.cursor = 0
+		}
+		if t.entries[t.cursor].count <= t.least {
+			return t.cursor
+		}
+	}
+	best := 0
+	for i := range t.entries {
+		if t.entries[i].count < t.entries[best].count {
+			best = i
+		}
+	}
+	t.cursor, t.least = best, t.entries[best].count
+	return best
+}
+
+// findKey gives the position of key, -1 when it is not held.
+func findKey[K string | []byte](t *Top, key K, hash uint64) int {
+	if t.index == nil {
+		for i, h := range t.hashes {
+			if h == hash && t.entries[i].key == string(key) {
+				return i
+			}
+		}
+		return -1
+	}
+	mask := uint64(len(t.index) - 1)
+	for at := hash & mask; ; at = (at + 1) & mask {
+		i := t.index[at] - 1
+		if i < 0 {
+			return -1
+		}
+		if t.hashes[i] == hash && t.entries[i].key == string(key) {
+			return int(i)
+		}
+	}
+}
+
+func (t *Top) insert(e entry, hash uint64) {
+	if len(t.entries) == 0 {
+		t.least = e.count
+	}
+	t.least = min(t.least, e.count)
+	t.entries = append(t.entries, e)
+	t.hashes = append(t.hashes, hash)
+	switch n := len(t.entries); {
+	case n <= scanLimit:
+	case 2*n > len(t.index):
+		t.reindex()
+	default:
+		t.link(n - 1)
+	}
+}
+
+func (t *Top) reindex() {
+	t.index = nil
+	if len(t.entries) <= scanLimit {
+		return
+	}
+	size := 4 * scanLimit
+	for size < 3*len(t.entries) {
+		size *= 2
+	}
+	t.index = make([]int32, size)
+	for i := range t.entries {
+		t.link(i)
+	}
+}
+
+func (t *Top) link(i int) {
+	if t.index == nil {
+		return
+	}
+	mask := uint64(len(t.index) - 1)
+	at := t.hashes[i] & mask
+	for t.index[at] != 0 {
+		at = (at + 1) & mask
+	}
+	t.index[at] = int32(i + 1)
+}
+
+// unlink takes entry i out of the index and closes the hole in its probe sequence (Knuth, TAOCP 3, 6.4 R).
+func (t *Top) unlink(i int) {
+	if t.index == nil {
+		return
+	}
+	mask := uint64(len(t.index) - 1)
+	at := t.hashes[i] & mask
+	for t.index[at] != int32(i+1) {
+		at = (at + 1) & mask
+	}
+	for next := (at + 1) & mask; t.index[next] != 0; next = (next + 1) & mask {
+		home := t.hashes[t.index[next]-1] & mask
+		if (next-home)&mask >= (next-at)&mask {
+			t.index[at] = t.index[next]
+			at = next
+		}
+	}
+	t.index[at] = 0
+}
+
+// Merge adds what o counted. o is not changed and may be nil. A key that one side does not list may have had
+// up to that side's floor there, which is added to its count and to its error.
+func (t *Top) Merge(o *Top) {
+	if o == nil {
+		return
+	}
+	n := len(t.entries)
+	listed := make([]bool, n)
+	for j := range o.entries {
+		e := &o.entries[j]
+		if i := findKey(t, e.key, o.hashes[j]); i >= 0 {
+			t.entries[i].count += e.count
+			t.entries[i].err += e.err
+			if i < n {
+				listed[i] = true
+			}
+			continue
+		}
+		t.insert(entry{count: e.count + t.floor, err: e.err + t.floor, key: e.key}, o.hashes[j])
+	}
+	for i := range n {
+		if !listed[i] {
+			t.entries[i].count += o.floor
+			t.entries[i].err += o.floor
+		}
+	}
+	t.total += o.total
+	t.floor += o.floor
+	t.capacity = max(t.capacity, o.capacity)
+	if len(t.entries) > t.capacity {
+		t.Trim(t.capacity)
+	}
+}
+
+// Trim leaves the n heaviest keys and makes n the capacity. Which ones stay depends on counts and keys alone.
+func (t *Top) Trim(n int) {
+	t.capacity = max(n, 1)
+	if len(t.entries) <= t.capacity {
+		return
+	}
+	items := t.Items()
+	t.floor = max(t.floor, items[t.capacity].Count)
+	items = items[:t.capacity]
+	t.entries = make([]entry, len(items))
+	t.hashes = make([]uint64, len(items))
+	for i, item := range items {
+		t.entries[i] = entry{count: item.Count, err: item.Error, key: item.Key}
+		t.hashes[i] = xxhash.Sum64String(item.Key)
+	}
+	t.least, t.cursor = items[len(items)-1].Count, 0
+	t.reindex()
+}
+
+// Items lists the keys, heaviest first, equal ones by key. The result belongs to the caller.
+func (t *Top) Items() []Item {
+	if t == nil {
+		return nil
+	}
+	items := make([]Item, len(t.entries))
+	for i, e := range t.entries {
+		items[i] = Item{e.key, e.count, e.err}
+	}
+	slices.SortFunc(items, func(a, b Item) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Key, b.Key))
+	})
+	return items
+}
+
+// Total is the sum of all weights added, listed or not. It is always exact.
+func (t *Top) Total() uint64 {
+	if t == nil {
+		return 0
+	}
+	return t.total
+}
+
+// Floor is the most that a key can weigh that is not listed; 0 while the summary is exact.
+func (t *Top) Floor() uint64 {
+	if t == nil {
+		return 0
+	}
+	return t.floor
+}
+
+// Len is how many keys are listed.
+func (t *Top) Len() int {
+	if t == nil {
+		return 0
+	}
+	return len(t.entries)
+}
+
+// Clone returns a copy that shares nothing but the keys' bytes. The clone of nil is nil.
+func (t *Top) Clone() *Top {
+	if t == nil {
+		return nil
+	}
+	c := *t
+	c.entries, c.hashes, c.index = slices.Clone(t.entries), slices.Clone(t.hashes), slices.Clone(t.index)
+	return &c
+}
