@@ -1,0 +1,73 @@
+package simulate
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// format writes requests as lines. It belongs to one run.
+type format interface {
+	// logs tells whether such a balancer would write a line at all.
+	logs(r *request) bool
+	// status is what the line says.
+	status(r *request) int
+	// append appends the line with its \n.
+	append(dst []byte, r *request) []byte
+}
+
+// formats holds one line a format. The names are those of package pipeline/format.
+var formats = map[string]func(zone *time.Location) format{
+	"nginx":          newNginx,
+	"nginx_extended": newNginxExtended,
+	"ingress_nginx":  newIngressNginx,
+	"alb":            newALB,
+}
+
+// Formats lists the formats that can be written, sorted.
+func Formats() []string { return slices.Sorted(maps.Keys(formats)) }
+
+// outcome is the status without the code for a client that left.
+func (r *request) outcome() int {
+	switch {
+	case r.refused:
+		return 502
+	case r.reclaimed:
+		return 504
+	}
+	return r.status
+}
+
+// body is what was sent to the client, in bytes, without headers.
+func (r *request) body() int {
+	switch {
+	case r.abandoned, r.method == "HEAD":
+		return 0
+	case r.refused, r.reclaimed:
+		return 157
+	}
+	return r.bytes
+}
+
+// appendMillis appends ns as seconds with three decimals, cut as nginx's and ALB's clocks cut.
+func appendMillis(dst []byte, ns int64) []byte {
+	ms := ns / 1e6
+	dst = strconv.AppendInt(dst, ms/1000, 10)
+	return append(dst, '.', byte('0'+ms/100%10), byte('0'+ms/10%10), byte('0'+ms%10))
+}
+
+func appendOr(dst []byte, s, absent string) []byte {
+	if s == "" {
+		s = absent
+	}
+	return append(dst, s...)
+}
+
+// appendHex appends n as digits hexadecimal digits.
+func appendHex(dst []byte, n uint64, digits int) []byte {
+	for shift := 4 * (digits - 1); shift >= 0; shift -= 4 {
+		dst = append(dst, "0123456789abcdef"[n>>shift&15])
+	}
+	return dst
+}
