@@ -26,8 +26,8 @@ type Config struct {
 	Reclaim func(site string) time.Duration
 }
 
-// exactFactor is how many times more keys a Top holds while its pane is open than are kept of it: up to there
-// no order of the lines can change what is kept.
+// exactFactor is how many times more keys a Top holds while its pane is open, and a merge may list, than are
+// kept of it: up to there no order of the lines can change what is kept.
 const exactFactor = 4
 
 func (c *Config) fill() {
@@ -113,7 +113,7 @@ func (a *Assembler) AddEvent(src int, e pipeline.Event) (late bool) {
 	o.pane.Coverage.Lines++
 	o.pane.Events = append(o.pane.Events, e)
 	if len(o.pane.Events) >= 2*a.cfg.MaxEvents {
-		o.cutEvents(a.cfg.MaxEvents)
+		o.pane.cutEvents(a.cfg.MaxEvents)
 	}
 	return false
 }
@@ -168,6 +168,9 @@ func (a *Assembler) Watermark() int64 { return a.marks.at }
 // Holder is the source that holds the watermark back: the one to read next when panes pile up.
 func (a *Assembler) Holder() (src int, ok bool) { return a.marks.holder, a.marks.holder >= 0 }
 
+// SourceName is the name that was given to Source.
+func (a *Assembler) SourceName(src int) string { return a.marks.clocks[src].name }
+
 // Open is how many panes wait for the watermark. Over MaxOpen those farthest ahead are dropped and counted.
 func (a *Assembler) Open() int { return len(a.open) }
 
@@ -205,7 +208,7 @@ func (a *Assembler) Next() *Pane {
 	a.next += a.length
 	if o == nil {
 		a.empty++
-		return a.finish(&openPane{pane: &Pane{Start: start, End: a.next, Sites: map[string]*Site{}}})
+		return a.finish(&Pane{Start: start, End: a.next, Sites: map[string]*Site{}})
 	}
 	a.empty = 0
 	delete(a.open, start)
@@ -213,15 +216,18 @@ func (a *Assembler) Next() *Pane {
 		a.last = nil
 	}
 	o.pane.Jump = jump
-	return a.finish(o)
+	if len(a.indexes) < 4 {
+		clear(o.index)
+		a.indexes = append(a.indexes, o.index)
+	}
+	return a.finish(o.pane)
 }
 
 // finish brings a pane into its final, canonical form.
-func (a *Assembler) finish(o *openPane) *Pane {
-	p := o.pane
+func (a *Assembler) finish(p *Pane) *Pane {
 	p.Coverage.add(&a.pending)
 	a.pending = Coverage{}
-	o.cutEvents(a.cfg.MaxEvents)
+	p.cutEvents(a.cfg.MaxEvents)
 	p.Fold(a.cfg.MaxSites, a.cfg.MaxCells)
 	for _, s := range p.Sites {
 		s.Agents.trim(a.cfg.AgentsPerSite)
@@ -229,10 +235,6 @@ func (a *Assembler) finish(o *openPane) *Pane {
 		for _, c := range s.Cells {
 			c.TopAgents.trim(a.cfg.AgentsPerCell)
 		}
-	}
-	if o.index != nil && len(a.indexes) < 4 {
-		clear(o.index)
-		a.indexes = append(a.indexes, o.index)
 	}
 	return p
 }
@@ -352,12 +354,10 @@ func (a *Assembler) dropAfter(start int64) bool {
 }
 
 // cutEvents sorts the events and leaves the first limit of them, which no order of arrival changes.
-func (o *openPane) cutEvents(limit int) {
-	p := o.pane
+func (p *Pane) cutEvents(limit int) {
 	SortEvents(p.Events)
 	if n := len(p.Events); n > limit {
 		p.Coverage.EventsDropped += uint64(n - limit)
 		p.Events = slices.Delete(p.Events, limit, n)
 	}
 }
-

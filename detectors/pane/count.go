@@ -46,8 +46,10 @@ type openPane struct {
 	index map[place]slot // cells that have their own key; cleared whenever cells are folded
 	cells int
 
-	lastPlace place // the last key and its cell: lines come in runs
-	lastSlot  slot
+	recent [64]struct { // the last cell of each fold of a key: most lines are of few keys
+		place
+		slot
+	}
 }
 
 // place is where a Record is counted.
@@ -64,32 +66,41 @@ type slot struct {
 
 // find gives the cell of a place.
 func (a *Assembler) find(o *openPane, at place) slot {
-	if o.lastSlot.cell != nil && o.lastPlace == at {
-		return o.lastSlot
+	n := len(at.key.Route)
+	h := uint(len(at.site))*7 + uint(n)*31 + uint(at.key.Method[0])*5 + uint(at.key.Origin)*3
+	if n > 1 {
+		h += uint(at.key.Route[1])*13 + uint(at.key.Route[n/2])
+	}
+	recent := &o.recent[h%uint(len(o.recent))]
+	if recent.cell != nil && recent.place == at {
+		return recent.slot
 	}
 	s, ok := o.index[at]
 	if !ok {
-		s = a.newSlot(o, at)
+		if s, ok = a.newSlot(o, at); !ok {
+			return s
+		}
 	}
-	o.lastPlace, o.lastSlot = at, s
+	recent.place, recent.slot = at, s
 	return s
 }
 
 // newSlot makes a cell, or folds the place into another where a cap is reached. Up to twice the caps of sites
 // and cells all are held, so that what is left at the close depends on their weights and not on their order.
-func (a *Assembler) newSlot(o *openPane, at place) slot {
+// own is false for a cell that is not the place's own.
+func (a *Assembler) newSlot(o *openPane, at place) (s slot, own bool) {
 	p := o.pane
 	site, known := p.Sites[at.site]
 	var cell *Cell
 	if known {
 		cell = site.Cells[at.key]
 	}
-	folded := false
+	own = true
 	if cell == nil && o.cells >= a.cfg.MaxPaneCells {
 		if p.Coverage.CellsFolded++; !known {
 			p.Coverage.SitesFolded++
 		}
-		folded, at = true, place{Other, Key{at.key.Method, Other, at.key.Origin, at.key.Probe}}
+		own, at = false, place{Other, Key{at.key.Method, Other, at.key.Origin, at.key.Probe}}
 		site = p.Sites[Other]
 		if site != nil {
 			cell = site.Cells[at.key]
@@ -115,16 +126,17 @@ func (a *Assembler) newSlot(o *openPane, at place) slot {
 		site.Cells[at.key] = cell
 		o.cells++
 	}
-	s := slot{site, cell, int64(a.cfg.Reclaim(at.site))}
-	if !folded {
+	s = slot{site, cell, int64(a.cfg.Reclaim(at.site))}
+	if own {
 		o.index[at] = s
 	}
-	return s
+	return s, own
 }
 
 // recount is needed after cells were folded.
 func (o *openPane) recount() {
 	clear(o.index)
+	clear(o.recent[:])
 	o.cells = 0
 	for _, s := range o.pane.Sites {
 		o.cells += len(s.Cells)
@@ -175,7 +187,7 @@ func (a *Assembler) count(o *openPane, r *pipeline.Record) {
 		client = xxhash.Sum64(address[:])
 		c.Clients.Add(client)
 		if !probe {
-			s.site.Clients.Add(r.Client.Unmap().AppendTo(a.client[:0]), 1)
+			s.site.Clients.Add(r.Client.Unmap().WithZone("").AppendTo(a.client[:0]), 1)
 		}
 	}
 	c.Samples.Add(mix(mix(url, client), mix(agent, uint64(r.End)^uint64(r.Status)<<48^uint64(r.RequestTime))), r)

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/axiomhq/hyperloglog"
+	"github.com/cespare/xxhash/v2"
 )
 
 const (
@@ -120,4 +121,21 @@ func (d *Distinct) Count() (n float64, exact bool) {
 		return float64(d.n), true
 	}
 	return float64(d.sketch.Estimate()), false
+}
+
+// fingerprint is equal for equal content.
+func (d *Distinct) fingerprint() uint64 {
+	if d.sketch != nil {
+		// Registers in order: of a dense sketch, equal content gives equal bytes.
+		registers, err := d.sketch.MarshalBinary()
+		if err != nil {
+			return 0
+		}
+		return xxhash.Sum64(registers)
+	}
+	var sum uint64
+	for _, hash := range d.hashes() {
+		sum = mix(sum, hash)
+	}
+	return sum
 }

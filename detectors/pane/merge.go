@@ -152,10 +152,13 @@ func (c *Cell) mergeSame(o *Cell) {
 func (s *Site) Keys() []Key { return slices.SortedFunc(maps.Keys(s.Cells), compareKeys) }
 
 func compareKeys(a, b Key) int {
-	return cmp.Or(
-		strings.Compare(a.Route, b.Route), strings.Compare(a.Method, b.Method),
-		cmp.Compare(a.Origin, b.Origin), compareBool(a.Probe, b.Probe),
-	)
+	if c := strings.Compare(a.Route, b.Route); c != 0 {
+		return c
+	}
+	if c := strings.Compare(a.Method, b.Method); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(a.Origin, b.Origin), compareBool(a.Probe, b.Probe))
 }
 
 func compareBool(a, b bool) int {
@@ -259,8 +262,11 @@ func (s *Site) fold(maxCells int) (folded uint64) {
 func SortEvents(events []pipeline.Event) { slices.SortFunc(events, compareEvents) }
 
 func compareEvents(a, b pipeline.Event) int {
+	if a.Time != b.Time {
+		return cmp.Compare(a.Time, b.Time)
+	}
 	return cmp.Or(
-		cmp.Compare(a.Time, b.Time), cmp.Compare(a.Kind, b.Kind),
+		cmp.Compare(a.Kind, b.Kind),
 		cmp.Compare(a.Node, b.Node), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
 		cmp.Compare(a.UID, b.UID), cmp.Compare(a.Container, b.Container), cmp.Compare(a.Image, b.Image),
 		cmp.Compare(a.Probe, b.Probe), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.ExitCode, b.ExitCode),

@@ -3,6 +3,7 @@ package pane
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -220,7 +221,7 @@ func (t *Top) Merge(o *Top) {
 	t.total += o.total
 	t.floor += o.floor
 	t.capacity = max(t.capacity, o.capacity)
-	if len(t.entries) > t.capacity {
+	if len(t.entries) > exactFactor*t.capacity {
 		t.Trim(t.capacity)
 	}
 }
@@ -254,7 +255,10 @@ func (t *Top) Items() []Item {
 		items[i] = Item{e.key, e.count, e.err}
 	}
 	slices.SortFunc(items, func(a, b Item) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Key, b.Key))
+		if a.Count != b.Count {
+			return cmp.Compare(b.Count, a.Count)
+		}
+		return strings.Compare(a.Key, b.Key)
 	})
 	return items
 }
