@@ -1,0 +1,141 @@
+package enrich
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"strings"
+	"unsafe"
+
+	"github.com/gaissmai/bart"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// maxHops is how many elements of an X-Forwarded-For are looked at. A chain of more trusted proxies than this
+// does not exist.
+const maxHops = 64
+
+func newTrusted(list []string) (*bart.Lite, error) {
+	t := new(bart.Lite)
+	for i, s := range list {
+		p, err := parsePrefix(s)
+		if err != nil {
+			return nil, configError(err, "trusted_proxies[%d]", i)
+		}
+		t.Insert(p)
+	}
+	return t, nil
+}
+
+// parsePrefix reads an address or a prefix; IPv4-mapped ones become IPv4.
+func parsePrefix(s string) (netip.Prefix, error) {
+	bad := fmt.Errorf("%q is no address range: write an address such as 198.51.100.7 or 2001:db8::1, or a prefix such as 10.0.0.0/8", s)
+	if !strings.Contains(s, "/") {
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.Zone() != "" {
+			return netip.Prefix{}, bad
+		}
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Prefix{}, bad
+	}
+	if p.Addr().Is4In6() {
+		if p.Bits() < 96 {
+			return netip.Prefix{}, bad
+		}
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	if masked := p.Masked(); masked.Addr() != p.Addr() {
+		return netip.Prefix{}, fmt.Errorf("%q has bits behind its length: write %s, or %s for the one address", s, masked, p.Addr())
+	}
+	return p, nil
+}
+
+// resolveClient puts the client's address into r.Client: the rightmost hop of X-Forwarded-For that is not a
+// trusted proxy, if the peer is one. It tells whether somebody trustworthy vouches for the address. Only such
+// an address may count as own or allowed: every other hop could have been written by the client itself.
+func resolveClient(r *pipeline.Record, trusted *bart.Lite) (vouched bool) {
+	r.Client = r.Client.Unmap()
+	if len(r.Forwarded) == 0 || len(r.Forwarded) == 1 && r.Forwarded[0] == '-' {
+		return r.Client.IsValid()
+	}
+	if !r.Client.IsValid() {
+		// The format logs no peer (Traefik's CLF). The hop serves to tell clients apart, and for nothing more.
+		r.Client = rightmostUntrusted(r.Forwarded, trusted)
+		return false
+	}
+	if !trusted.Contains(r.Client) {
+		return true
+	}
+	// A hop that cannot be read leaves the client unknown. To keep the peer instead would make a stranger who
+	// sends garbage an own address, since proxies mostly are.
+	r.Client = rightmostUntrusted(r.Forwarded, trusted)
+	return r.Client.IsValid()
+}
+
+// rightmostUntrusted walks the list from its right end. When every hop is trusted, the leftmost is the client.
+func rightmostUntrusted(list []byte, trusted *bart.Lite) netip.Addr {
+	var last netip.Addr
+	for range maxHops {
+		i := bytes.LastIndexByte(list, ',')
+		hop := trimSpace(list[i+1:])
+		if len(hop) > 0 {
+			a := parseHop(hop)
+			if !a.IsValid() || !trusted.Contains(a) {
+				return a
+			}
+			last = a
+		}
+		if i < 0 {
+			return last
+		}
+		list = list[:i]
+	}
+	return netip.Addr{}
+}
+
+func trimSpace(b []byte) []byte {
+	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t') {
+		b = b[1:]
+	}
+	for len(b) > 0 && (b[len(b)-1] == ' ' || b[len(b)-1] == '\t') {
+		b = b[:len(b)-1]
+	}
+	return b
+}
+
+// parseHop reads 203.0.113.7, 203.0.113.7:1234, 2001:db8::1, [2001:db8::1] and [2001:db8::1]:1234.
+func parseHop(hop []byte) netip.Addr {
+	if len(hop) > 2 && hop[0] == '[' {
+		end := bytes.IndexByte(hop, ']')
+		if end < 0 {
+			return netip.Addr{}
+		}
+		hop = hop[1:end]
+	} else if i := bytes.IndexByte(hop, ':'); i >= 0 && bytes.IndexByte(hop, '.') >= 0 && bytes.IndexByte(hop[i+1:], ':') < 0 {
+		hop = hop[:i]
+	}
+	return parseAddr(hop)
+}
+
+// parseAddr reads an address without a zone. It looks at the bytes first, since netip allocates its errors.
+func parseAddr(b []byte) netip.Addr {
+	if len(b) < 2 || len(b) > 45 {
+		return netip.Addr{}
+	}
+	for _, c := range b {
+		if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F' || c == '.' || c == ':') {
+			return netip.Addr{}
+		}
+	}
+	// The string is not kept: an address holds numbers alone, and the error is dropped.
+	a, err := netip.ParseAddr(unsafe.String(unsafe.SliceData(b), len(b)))
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Unmap()
+}
