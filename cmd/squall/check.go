@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// newCheckCommand makes `squall check`: it validates a configuration and prints what is in effect.
+func newCheckCommand(families Families) *cobra.Command {
+	var path string
+	cmd := &cobra.Command{
+		Use:   "check --config FILE",
+		Short: "validate a configuration and print it with every default filled in",
+		Long: "check reads a configuration, reports every fault as file:line:column, and prints the\n" +
+			"configuration in effect to standard output, with secrets left out.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			text, err := checkConfig(path, families)
+			if err != nil {
+				return usageError(err)
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&path, "config", "", "the configuration file")
+	if err := cmd.MarkFlagRequired("config"); err != nil {
+		cmd.RunE = func(*cobra.Command, []string) error { return err }
+	}
+	return cmd
+}
+
+// checkConfig gives the effective configuration of a file.
+func checkConfig(path string, families Families) ([]byte, error) {
+	c, err := LoadConfig(path, os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Validate(families); err != nil {
+		return nil, err
+	}
+	if err := c.RequireSources(); err != nil {
+		return nil, err
+	}
+	text, err := c.Effective()
+	if err != nil {
+		return nil, fmt.Errorf("print the configuration: %w", err)
+	}
+	return text, nil
+}

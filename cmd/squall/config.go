@@ -1,0 +1,329 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// A Config is the whole configuration file, checked, with every default filled in. Its keys are a contract:
+// none is ever renamed. Durations are written 60s, 10m, 72h; sizes 64KiB, 2GiB; ratios are 0–1.
+type Config struct {
+	Sources        []SourceConfig  `yaml:"sources"`
+	Own            OwnConfig       `yaml:"own"`
+	Allowed        []AllowedConfig `yaml:"allowed"`
+	TrustedProxies []Prefix        `yaml:"trusted_proxies"`
+	Timezone       Zone            `yaml:"timezone"`
+	SiteDefaults   SiteDefaults    `yaml:"site_defaults"`
+	Sites          []SiteConfig    `yaml:"sites"`
+	Pane           time.Duration   `yaml:"pane"`
+	Detectors      DetectorConfigs `yaml:"detectors"`
+	Rules          []RuleConfig    `yaml:"rules"`
+	Redact         RedactConfig    `yaml:"redact"`
+	Spool          SpoolConfig     `yaml:"spool"`
+	Loki           LokiConfig      `yaml:"loki"`
+	Notify         []NotifyConfig  `yaml:"notify"`
+	Web            WebConfig       `yaml:"web"`
+	Fleet          FleetConfig     `yaml:"fleet"`
+
+	root *node
+}
+
+// A SourceConfig is one input. The kind's own settings (paths, units, bucket, …) are behind Kind.
+type SourceConfig struct {
+	Name     string            `yaml:"name"` // default: type and position, as in file-1
+	Type     string            `yaml:"type"`
+	Format   FormatConfig      `yaml:"format"`
+	Site     string            `yaml:"site"` // for formats that log no host
+	Timezone Zone              `yaml:"timezone"`
+	Lateness time.Duration     `yaml:"lateness"` // how long a line may come after newer ones
+	Labels   map[string]string `yaml:"labels"`   // static: go to Loki and to detections
+
+	Kind Kind `yaml:"-"`
+}
+
+// A FormatConfig names the format of a source's lines: `auto`, a name, or a mapping with `type` and the
+// format's own settings.
+type FormatConfig struct {
+	Kind
+}
+
+// OwnConfig says which addresses are this site's own hosts: blocking them is never advised.
+type OwnConfig struct {
+	Interfaces bool     `yaml:"interfaces"` // the addresses of this machine
+	Addresses  []Prefix `yaml:"addresses"`
+}
+
+// An AllowedConfig is a named range of known clients, such as an office.
+type AllowedConfig struct {
+	Name      string   `yaml:"name"`
+	Addresses []Prefix `yaml:"addresses"`
+}
+
+// SiteDefaults hold for every site that does not say otherwise.
+type SiteDefaults struct {
+	Pool PoolConfig `yaml:"pool"`
+}
+
+// A PoolConfig describes the workers that answer a site's requests.
+type PoolConfig struct {
+	Workers        int           `yaml:"workers"`         // over all tasks; 0: unknown
+	ReclaimTimeout time.Duration `yaml:"reclaim_timeout"` // what a stuck request may hold a worker for
+}
+
+// A SiteConfig is one site: hosts that are one thing to its visitors.
+type SiteConfig struct {
+	Name         string            `yaml:"name"`
+	Hosts        []string          `yaml:"hosts"` // default: the name
+	Pool         PoolConfig        `yaml:"pool"`
+	Routes       []string          `yaml:"routes"`       // templates such as /checkout/{id}, tried in order
+	Dependencies map[string]string `yaml:"dependencies"` // for scope and for merging incidents
+	Controls     []string          `yaml:"controls"`     // what is already in place
+	Detectors    DetectorConfigs   `yaml:"detectors"`    // laid over the general settings
+
+	node *node
+}
+
+// DetectorConfigs are settings by detector's name, in the order of the file.
+type DetectorConfigs []Kind
+
+// A RuleConfig is one alert rule, added to the shipped ones or replacing the one of the same name.
+type RuleConfig struct {
+	alerts.Rule `yaml:",inline"`
+
+	node *node
+}
+
+// ConfiguredRules gives the rules as alerts takes them.
+func (c *Config) ConfiguredRules() []alerts.Rule {
+	var out []alerts.Rule
+	for _, r := range c.Rules {
+		out = append(out, r.Rule)
+	}
+	return out
+}
+
+// RedactConfig says what of a line is made unreadable before it is stored.
+type RedactConfig struct {
+	Query   string   `yaml:"query"`    // mask, drop or keep
+	Keys    []string `yaml:"keys"`     // added to the built-in list
+	Client  string   `yaml:"client"`   // keep, truncate or hmac
+	HMACKey string   `yaml:"hmac_key"` // for client: hmac
+}
+
+// SpoolConfig bounds the durable queue.
+type SpoolConfig struct {
+	Dir      string            `yaml:"dir"`
+	MaxBytes pipeline.ByteSize `yaml:"max_bytes"`
+	MaxAge   time.Duration     `yaml:"max_age"`
+}
+
+// LokiConfig says where lines are shipped to.
+type LokiConfig struct {
+	URL       string            `yaml:"url"` // empty: retention stays in the spool
+	TenantID  string            `yaml:"tenant_id"`
+	Headers   map[string]string `yaml:"headers"` // sent with every push, for authorization
+	Labels    []string          `yaml:"labels"`
+	Metadata  []string          `yaml:"metadata"`
+	BatchSize pipeline.ByteSize `yaml:"batch_size"`
+	BatchWait time.Duration     `yaml:"batch_wait"`
+}
+
+// A NotifyConfig is one receiver of alerts; its settings are behind Kind.
+type NotifyConfig struct {
+	Type string `yaml:"type"`
+
+	Kind Kind `yaml:"-"`
+}
+
+// WebConfig is the HTTP server's.
+type WebConfig struct {
+	Listen     string `yaml:"listen"`
+	ConfigFile string `yaml:"config_file"` // exporter-toolkit's web configuration: TLS, basic auth
+}
+
+// FleetConfig turns on detection over many nodes.
+type FleetConfig struct {
+	NATS    string `yaml:"nats"` // empty: this node alone
+	Cluster string `yaml:"cluster"`
+	Node    string `yaml:"node"` // default: the host's name
+}
+
+// A Prefix is a range of addresses, or one, as in 10.0.0.0/8 or 198.51.100.7.
+type Prefix struct{ netip.Prefix }
+
+// UnmarshalText reads a range or a single address. Bits behind the prefix are an error, as they are most
+// often a typing mistake.
+func (p *Prefix) UnmarshalText(text []byte) error {
+	if addr, err := netip.ParseAddr(string(text)); err == nil && addr.Zone() == "" {
+		p.Prefix = netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen())
+		return nil
+	}
+	got, err := netip.ParsePrefix(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no address and no range: write 198.51.100.7 or 10.0.0.0/8", text)
+	}
+	if got.Masked() != got {
+		return fmt.Errorf("%q has bits behind its prefix: write %s", text, got.Masked())
+	}
+	p.Prefix = got
+	return nil
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (p Prefix) MarshalText() ([]byte, error) {
+	if p.IsSingleIP() {
+		return p.Addr().MarshalText()
+	}
+	return p.Prefix.MarshalText()
+}
+
+// A Zone is a time zone: UTC, an IANA name, or a fixed offset such as +0200.
+type Zone struct{ *time.Location }
+
+// UnmarshalText reads a zone.
+func (z *Zone) UnmarshalText(text []byte) (err error) {
+	z.Location, err = pipeline.ParseZone(string(text))
+	return err
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (z Zone) MarshalText() ([]byte, error) {
+	if z.Location == nil {
+		return []byte("UTC"), nil
+	}
+	return []byte(z.String()), nil
+}
+
+// latenessOf holds the default of `lateness` for kinds of source that deliver late; the others have defaultLateness.
+var latenessOf = map[string]time.Duration{"s3": 10 * time.Minute}
+
+const defaultLateness = 5 * time.Second
+
+// Default is the configuration of an empty file: no sources, no Loki, alerts on standard output.
+func Default() *Config {
+	c, err := parseConfig("", nil, func(string) (string, bool) { return "", false })
+	if err != nil { // an empty file has no faults: config_test.go holds this
+		return &Config{}
+	}
+	return c
+}
+
+// defaults are the values of every key that a file leaves out.
+func defaults() *Config {
+	return &Config{
+		Own:          OwnConfig{Interfaces: true},
+		Timezone:     Zone{time.UTC},
+		SiteDefaults: SiteDefaults{Pool: PoolConfig{ReclaimTimeout: time.Minute}},
+		Pane:         10 * time.Second,
+		Redact:       RedactConfig{Query: "mask", Client: "keep"},
+		Spool:        SpoolConfig{Dir: "/var/lib/squall", MaxBytes: 2 << 30, MaxAge: 72 * time.Hour},
+		Loki: LokiConfig{
+			Labels: []string{"job", "site", "source", "namespace"},
+			Metadata: []string{
+				"method", "route", "status", "request_time", "client_class", "client_abandoned",
+			},
+			BatchSize: 1 << 20, BatchWait: time.Second,
+		},
+		Notify: []NotifyConfig{{Type: "stdout", Kind: newKind("stdout", nil, nil)}},
+		Web:    WebConfig{Listen: "127.0.0.1:9177"},
+		Fleet:  FleetConfig{Cluster: "default"},
+	}
+}
+
+// LoadConfig reads and checks a configuration file. It reports as many faults as it finds, each as
+// file:line:column; the settings of kinds are checked when the kinds are made (see Config.Validate). env looks
+// up environment variables, as os.LookupEnv does.
+func LoadConfig(path string, env func(string) (string, bool)) (*Config, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	text, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return parseConfig(path, text, env)
+}
+
+func parseConfig(file string, text []byte, env func(string) (string, bool)) (*Config, error) {
+	root, err := readTree(file, bytes.TrimPrefix(text, []byte("\ufeff")), env)
+	if err != nil {
+		return nil, err
+	}
+	c := defaults()
+	c.root = root
+	d := &decoder{}
+	d.value(root, addressable(c))
+	c.fill()
+	d.errs = append(d.errs, c.check()...)
+	if err := d.errs.sorted(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// fill derives the defaults that depend on other values.
+func (c *Config) fill() {
+	for i := range c.Sources {
+		s := &c.Sources[i]
+		if s.Name == "" {
+			s.Name = s.Type + "-" + strconv.Itoa(i+1)
+		}
+		if s.Timezone.Location == nil {
+			s.Timezone = c.Timezone
+		}
+		if s.Kind.node.get("lateness") == nil {
+			s.Lateness = defaultLateness
+			if d, ok := latenessOf[s.Type]; ok {
+				s.Lateness = d
+			}
+		}
+	}
+	for i := range c.Sites {
+		s := &c.Sites[i]
+		if len(s.Hosts) == 0 && s.Name != "" {
+			s.Hosts = []string{s.Name}
+		}
+		if s.node.find("pool", "workers") == nil {
+			s.Pool.Workers = c.SiteDefaults.Pool.Workers
+		}
+		if s.node.find("pool", "reclaim_timeout") == nil {
+			s.Pool.ReclaimTimeout = c.SiteDefaults.Pool.ReclaimTimeout
+		}
+	}
+}
+
+// DetectorFor gives the settings of one detector for one site, "" or an unlisted site for the general ones: what the site
+// says, laid over what the file says in general. The kind's own defaults lie below both.
+func (c *Config) DetectorFor(site, name string) Kind {
+	general := c.Detectors.named(name)
+	for i := range c.Sites {
+		if c.Sites[i].Name != site {
+			continue
+		}
+		for _, k := range c.Sites[i].Detectors {
+			if k.Type == name {
+				return general.over(k)
+			}
+		}
+	}
+	return general
+}
+
+func (d DetectorConfigs) named(name string) Kind {
+	for _, k := range d {
+		if k.Type == name {
+			return k
+		}
+	}
+	return newKind(name, nil, nil)
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/squall-sre/squall/alerts"
+)
+
+// check finds the faults that no single value shows.
+func (c *Config) check() configErrors {
+	var errs configErrors
+	c.checkSources(&errs)
+	c.checkSites(&errs)
+	c.checkRules(&errs)
+	if c.Pane < time.Second || time.Minute%c.Pane != 0 {
+		errs.add(c.root.place("pane"), "pane is %s: it must be at least 1s and divide a minute, as 1s, 5s, 10s or 30s do", c.Pane)
+	}
+	oneOf(&errs, c.root.place("redact", "query"), "redact.query", c.Redact.Query, "mask", "drop", "keep")
+	oneOf(&errs, c.root.place("redact", "client"), "redact.client", c.Redact.Client, "keep", "truncate", "hmac")
+	if c.Spool.MaxBytes < 1<<20 {
+		errs.add(c.root.place("spool", "max_bytes"), "spool.max_bytes is below 1MiB")
+	}
+	if c.Spool.MaxAge <= 0 {
+		errs.add(c.root.place("spool", "max_age"), "spool.max_age must be above 0")
+	}
+	if c.Spool.Dir == "" {
+		errs.add(c.root.place("spool", "dir"), "spool.dir is empty")
+	}
+	if c.Loki.BatchSize <= 0 || c.Loki.BatchWait <= 0 {
+		errs.add(c.root.place("loki"), "loki.batch_size and loki.batch_wait must be above 0")
+	}
+	urlOf(&errs, c.root.place("loki", "url"), "loki.url", c.Loki.URL, "http", "https")
+	urlOf(&errs, c.root.place("fleet", "nats"), "fleet.nats", c.Fleet.NATS, "nats", "tls", "ws", "wss")
+	if _, _, err := net.SplitHostPort(c.Web.Listen); err != nil {
+		errs.add(c.root.place("web", "listen"), "web.listen: write host:port, as in 127.0.0.1:9177")
+	}
+	return errs
+}
+
+func oneOf(errs *configErrors, at position, what, got string, allowed ...string) {
+	if !slices.Contains(allowed, got) {
+		errs.add(at, "%s is %q: write %s", what, got, strings.Join(allowed, ", "))
+	}
+}
+
+// urlOf checks an address; its text is not repeated, since it may hold a password.
+func urlOf(errs *configErrors, at position, what, got string, schemes ...string) {
+	if got == "" {
+		return
+	}
+	for _, one := range strings.Split(got, ",") { // NATS takes several
+		u, err := url.Parse(strings.TrimSpace(one))
+		if err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme) {
+			errs.add(at, "%s is not a URL: write %s://host:port", what, schemes[0])
+			return
+		}
+	}
+}
+
+func (c *Config) checkSources(errs *configErrors) {
+	first := map[string]position{}
+	for i := range c.Sources {
+		s := &c.Sources[i]
+		at := s.Kind.node.place("name")
+		if other, twice := first[s.Name]; twice {
+			errs.add(at, "source %q is named a second time: the first is at %s", s.Name, other)
+			continue
+		}
+		first[s.Name] = at
+	}
+}
+
+func (c *Config) checkSites(errs *configErrors) {
+	names, hosts := map[string]position{}, map[string]string{}
+	for i := range c.Sites {
+		s := &c.Sites[i]
+		at := s.node.place("name")
+		if s.Name == "" {
+			errs.add(at, "a site has no name")
+			continue
+		}
+		if other, twice := names[s.Name]; twice {
+			errs.add(at, "site %q is named a second time: the first is at %s", s.Name, other)
+			continue
+		}
+		names[s.Name] = at
+		for j, h := range s.Hosts {
+			at := s.node.place("hosts")
+			if item := s.node.get("hosts").item(j); item != nil {
+				at = item.at
+			}
+			key := strings.ToLower(strings.TrimSuffix(h, "."))
+			if other, taken := hosts[key]; taken {
+				errs.add(at, "host %q belongs to site %q already", h, other)
+			}
+			hosts[key] = s.Name
+		}
+		if s.Pool.Workers < 0 {
+			errs.add(s.node.place("pool", "workers"), "pool.workers is below 0")
+		}
+		if s.Pool.ReclaimTimeout <= 0 {
+			errs.add(s.node.place("pool", "reclaim_timeout"), "pool.reclaim_timeout must be above 0")
+		}
+	}
+	if p := c.SiteDefaults.Pool; p.Workers < 0 || p.ReclaimTimeout <= 0 {
+		errs.add(c.root.place("site_defaults", "pool"), "pool.workers must be from 0 up, pool.reclaim_timeout above 0")
+	}
+	for i := range c.Allowed {
+		if c.Allowed[i].Name == "" {
+			errs.add(c.root.get("allowed").item(i).at, "an allowed range has no name")
+		}
+	}
+}
+
+func (c *Config) checkRules(errs *configErrors) {
+	names := map[string]position{}
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		at := r.node.place("name")
+		switch other, twice := names[r.Name]; {
+		case r.Name == "":
+			errs.add(at, "a rule has no name")
+		case twice:
+			errs.add(at, "rule %q is named a second time: the first is at %s", r.Name, other)
+		}
+		names[r.Name] = at
+	}
+}
+
+// compileRules checks each rule alone, so that each fault is told at its rule, and at the key that the message
+// begins with.
+func (c *Config) compileRules(errs *configErrors, detectors []string) {
+	for _, r := range c.Rules {
+		err := alerts.CheckRules([]alerts.Rule{r.Rule}, detectors)
+		if err == nil {
+			continue
+		}
+		prefix := fmt.Sprintf("rule %q: ", r.Name)
+		key, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), prefix), ":")
+		errs.take(r.node.place(key), "", err)
+	}
+}
+
+// A family makes a kind from its name and its settings, to see whether it can be made. It starts nothing.
+type family func(name string, decode func(any) error) error
+
+// Families are the tables of kinds that a configuration refers to.
+type Families struct {
+	Source, Format, Notifier, Detector family
+	Sources, Formats, Notifiers        []string // the names in the tables
+	Detectors                          []string
+}
+
+// Validate makes every configured kind once, and throws it away: afterwards the settings of all kinds are
+// known to be good, and what the kinds filled in by default is part of the effective configuration. Names
+// that a table does not hold are faults.
+func (c *Config) Validate(f Families) error {
+	var errs configErrors
+	for i := range c.Sources {
+		s := &c.Sources[i]
+		tryKind(&errs, "source", s.Kind, s.Kind.node.place("type"), f.Sources, f.Source)
+		if s.Format.Type != "" {
+			tryKind(&errs, "format", s.Format.Kind, s.Kind.node.place("format"), f.Formats, f.Format)
+		}
+	}
+	for i := range c.Notify {
+		k := c.Notify[i].Kind
+		tryKind(&errs, "notifier", k, k.node.place("type"), f.Notifiers, f.Notifier)
+	}
+	c.checkDetectors(&errs, f)
+	c.compileRules(&errs, f.Detectors)
+	return errs.sorted()
+}
+
+func (c *Config) checkDetectors(errs *configErrors, f Families) {
+	for _, name := range f.Detectors {
+		if c.Detectors.named(name).node == nil {
+			c.Detectors = append(c.Detectors, newKind(name, nil, nil))
+		}
+	}
+	for _, k := range c.Detectors {
+		tryKind(errs, "detector", k, c.keyPlace(c.root.get("detectors"), k), f.Detectors, f.Detector)
+	}
+	for i := range c.Sites {
+		s := &c.Sites[i]
+		for _, k := range s.Detectors {
+			over := c.DetectorFor(s.Name, k.Type)
+			tryKind(errs, "detector", over, c.keyPlace(s.node.get("detectors"), k), f.Detectors, f.Detector)
+		}
+	}
+}
+
+// keyPlace is where the key of an entry stands in a mapping of kinds.
+func (c *Config) keyPlace(n *node, k Kind) position {
+	if n != nil {
+		for _, f := range n.fields {
+			if f.key == k.Type {
+				return f.at
+			}
+		}
+	}
+	return c.root.at
+}
+
+func tryKind(errs *configErrors, what string, k Kind, at position, known []string, make family) {
+	switch {
+	case k.Type == "": // said already
+	case !slices.Contains(known, k.Type):
+		errs.add(at, "%s", unknown(what, k.Type, known))
+	default:
+		errs.take(at, fmt.Sprintf("%s %s", what, k.Type), make(k.Type, k.Decode))
+	}
+}
+
+// RequireSources refuses a configuration that reads nothing: the one key without a default.
+func (c *Config) RequireSources() error {
+	if len(c.Sources) > 0 {
+		return nil
+	}
+	if c.root == nil || c.root.at.file == "" {
+		return errors.New("no sources are configured")
+	}
+	return configErrors{{c.root.place("sources"), "no sources are configured: write `sources: [{type: file, paths: [/var/log/nginx/*access*.log]}]`"}}
+}
