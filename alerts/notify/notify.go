@@ -1,0 +1,100 @@
+// Package notify sends Alerts to where people are told: Alertmanager, a webhook, standard output.
+//
+// A kind sends one batch and says whether it arrived. The Dispatcher around it does the rest: a queue and a
+// goroutine for each peer, retries, re-sending, metrics and the last attempt when the daemon stops. Nothing here
+// ever blocks the detectors.
+package notify
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/squall-sre/squall/alerts"
+)
+
+// Runtime is what a kind is given besides its configuration.
+type Runtime struct {
+	Name        string           // of this notifier, in metrics and messages; default: its type
+	ExternalURL string           // where squall's own page is reached; "" leaves links out
+	Now         func() time.Time // wall clock
+	Stdout      io.Writer        // where the stdout kind writes
+}
+
+// A Peer is one place to send to, with a queue of its own.
+type Peer struct {
+	Name     string // bounded: from the configuration, without credentials
+	Notifier alerts.Notifier
+	// Skew is how far the peer's clock is ahead of ours, as of its last answer; nil where it tells none.
+	Skew func() time.Duration
+}
+
+// kinds is the family of notifiers.
+var kinds = map[string]func(decode func(any) error, rt Runtime) ([]Peer, error){
+	"alertmanager": newAlertmanager,
+	"stdout":       newStdout,
+	"webhook":      newWebhook,
+}
+
+// Kinds lists the types of notifiers, sorted.
+func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
+
+// New builds the notifier that one mapping under notify describes, as its peers: Alertmanager is one for each
+// address, since the instances of a cluster do not share what they are sent. decode strictly decodes the mapping.
+func New(decode func(any) error, rt Runtime) ([]Peer, error) {
+	var mapping map[string]any
+	if err := decode(&mapping); err != nil {
+		return nil, err
+	}
+	kind, _ := mapping["type"].(string)
+	build, ok := kinds[kind]
+	if !ok {
+		return nil, fmt.Errorf("type %q is not a notifier: use one of %s", kind, strings.Join(Kinds(), ", "))
+	}
+	if rt.Name == "" {
+		rt.Name = kind
+	}
+	if rt.Now == nil {
+		return nil, fmt.Errorf("notifier %s: no clock was handed in", rt.Name)
+	}
+	return build(decode, rt)
+}
+
+// identity is what makes two alerts one for a receiver.
+func identity(a *alerts.Alert) string {
+	return a.Name + "\x00" + string(a.Severity) + "\x00" + a.Labels.String()
+}
+
+// labels are an alert's labels as a receiver gets them: names that every version accepts, no empty values.
+func labels(a *alerts.Alert) map[string]string {
+	out := map[string]string{}
+	set := func(name, value string) {
+		if value = strings.ToValidUTF8(value, "\ufffd"); value != "" {
+			out[labelName(name)] = value
+		}
+	}
+	for _, l := range a.Labels {
+		set(l.Name, l.Value)
+	}
+	set("alertname", a.Name)
+	set("severity", string(a.Severity))
+	return out
+}
+
+// labelName replaces what is not allowed in a label's name.
+func labelName(name string) string {
+	b := []byte(name)
+	for i, c := range b {
+		letter := c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		if !letter && (c < '0' || c > '9') {
+			b[i] = '_'
+		}
+	}
+	if len(b) == 0 || b[0] >= '0' && b[0] <= '9' {
+		return "_" + string(b)
+	}
+	return string(b)
+}
