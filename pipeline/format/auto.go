@@ -1,0 +1,141 @@
+package format
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// maxMisses is after how many lines in a row that the chosen format missed and another read the other is chosen.
+const maxMisses = 3
+
+// A Rejection is why a format did not fit the last line that it was tried on.
+type Rejection struct {
+	Format string
+	Reason pipeline.Reason
+	Column int // the byte at which the line stopped fitting, from 0
+}
+
+// Auto finds a stream's format. It tries the formats in the order of their specificity and stays with the one
+// that fits. A line which that one misses is tried with all again, so that no line is lost while a stream
+// changes; after a run of such lines the choice follows. It buffers nothing.
+type Auto struct {
+	candidates []candidate
+	chosen     int // -1: none yet
+	misses     int
+}
+
+type candidate struct {
+	name   string
+	order  int
+	format pipeline.Format
+	tried  bool
+	why    Rejection
+}
+
+// NewAuto makes the format that New makes for "auto".
+func NewAuto(cfg Config) (*Auto, error) {
+	a := &Auto{chosen: -1}
+	for name, k := range kinds {
+		if k.auto == 0 {
+			continue
+		}
+		cfg.Name = name
+		f, err := k.new(cfg)
+		if err != nil {
+			return nil, fmt.Errorf("auto: %w", err)
+		}
+		a.candidates = append(a.candidates, candidate{name: name, order: k.auto, format: f})
+	}
+	slices.SortFunc(a.candidates, func(x, y candidate) int {
+		return cmp.Or(cmp.Compare(x.order, y.order), cmp.Compare(x.name, y.name))
+	})
+	return a, nil
+}
+
+// Choice gives the name of the chosen format, "" when none fitted yet, and why the others that were tried did
+// not fit, in the order of trying.
+func (a *Auto) Choice() (name string, why []Rejection) {
+	if a.chosen >= 0 {
+		name = a.candidates[a.chosen].name
+	}
+	for i := range a.candidates {
+		if c := &a.candidates[i]; i != a.chosen && c.tried {
+			why = append(why, c.why)
+		}
+	}
+	return name, why
+}
+
+// Parse reads the line with the chosen format, or with the first that fits.
+func (a *Auto) Parse(line []byte, item *pipeline.Item) {
+	nearest := Rejection{Reason: pipeline.ReasonNoFormat}
+	if a.chosen >= 0 {
+		c := &a.candidates[a.chosen]
+		c.format.Parse(line, item)
+		if item.Kind != pipeline.Failed {
+			a.misses = 0
+			return
+		}
+		// The stream's own format knows best what is wrong with a line that nothing reads.
+		nearest = Rejection{Format: c.name, Reason: item.Reason, Column: item.Column}
+		c.why = nearest
+		if item.Reason == pipeline.ReasonEmpty {
+			return
+		}
+	}
+	if a.search(line, item, &nearest) {
+		return
+	}
+	again(item)
+	fail(item, nearest.Reason, nearest.Column)
+}
+
+// search tries every format but the chosen one. One that understands the line without finding anything in it
+// (Ignored) is content with it, and not chosen for that.
+func (a *Auto) search(line []byte, item *pipeline.Item, nearest *Rejection) bool {
+	ignored := false
+	for i := range a.candidates {
+		if i == a.chosen {
+			continue
+		}
+		c := &a.candidates[i]
+		again(item)
+		c.format.Parse(line, item)
+		switch item.Kind {
+		case pipeline.IsRecord, pipeline.IsEvents:
+			a.follow(i)
+			return true
+		case pipeline.Ignored:
+			ignored = true
+			continue
+		}
+		c.tried, c.why = true, Rejection{Format: c.name, Reason: item.Reason, Column: item.Column}
+		if item.Reason == pipeline.ReasonEmpty {
+			nearest.Reason, nearest.Column = item.Reason, item.Column
+			return false
+		}
+		if a.chosen < 0 && item.Column > nearest.Column {
+			nearest.Column = item.Column
+		}
+	}
+	if ignored {
+		again(item)
+		item.Kind = pipeline.Ignored
+	}
+	return ignored
+}
+
+// follow chooses format i at once when there is no choice yet, else after a run of misses.
+func (a *Auto) follow(i int) {
+	if a.chosen < 0 {
+		a.chosen = i
+		return
+	}
+	if a.misses++; a.misses >= maxMisses {
+		a.candidates[a.chosen].tried = true
+		a.chosen, a.misses = i, 0
+	}
+}

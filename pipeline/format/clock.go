@@ -1,0 +1,236 @@
+package format
+
+import (
+	"time"
+)
+
+// daysTo gives the days from 1970-01-01 to a date of the proleptic Gregorian calendar (Howard Hinnant,
+// "chrono-compatible low-level date algorithms").
+func daysTo(y, m, d int) int64 {
+	if m <= 2 {
+		y--
+	}
+	era := y / 400
+	yoe := y - era*400
+	shifted := m - 3
+	if m <= 2 {
+		shifted = m + 9
+	}
+	doy := (153*shifted+2)/5 + d - 1
+	doe := yoe*365 + yoe/4 - yoe/100 + doy
+	return int64(era)*146097 + int64(doe) - 719468
+}
+
+var monthDays = [13]int{0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31}
+
+// validDate tells whether the parts are those of a day and a second; a leap second counts as the next one.
+func validDate(y, mo, d, h, mi, s int) bool {
+	if y < 1970 || y > 2199 || mo < 1 || mo > 12 || d < 1 || d > monthDays[mo] {
+		return false
+	}
+	if mo == 2 && d == 29 && (y%4 != 0 || y%100 == 0 && y%400 != 0) {
+		return false
+	}
+	return h >= 0 && h < 24 && mi >= 0 && mi < 60 && s >= 0 && s <= 60
+}
+
+// unix gives the seconds since the epoch of a time in zone; nil is UTC.
+func unix(zone *time.Location, y, mo, d, h, mi, s int) int64 {
+	if zone == nil || zone == time.UTC {
+		return daysTo(y, mo, d)*86400 + int64(h*3600+mi*60+s)
+	}
+	return time.Date(y, time.Month(mo), d, h, mi, s, 0, zone).Unix()
+}
+
+// num reads exactly the digits of s; -1 when one is none.
+func num(s []byte) int {
+	n := 0
+	for _, c := range s {
+		if c < '0' || c > '9' {
+			return -1
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n
+}
+
+// monthOf reads the three letters of an English month; 0 when they are none.
+func monthOf(s []byte) int {
+	switch string(s) {
+	case "Jan":
+		return 1
+	case "Feb":
+		return 2
+	case "Mar":
+		return 3
+	case "Apr":
+		return 4
+	case "May":
+		return 5
+	case "Jun":
+		return 6
+	case "Jul":
+		return 7
+	case "Aug":
+		return 8
+	case "Sep":
+		return 9
+	case "Oct":
+		return 10
+	case "Nov":
+		return 11
+	case "Dec":
+		return 12
+	}
+	return 0
+}
+
+// offsetOf reads +hhmm or +hh:mm as seconds.
+func offsetOf(s []byte) (seconds int64, ok bool) {
+	switch {
+	case len(s) == 5:
+	case len(s) == 6 && s[3] == ':':
+	default:
+		return 0, false
+	}
+	h, m := num(s[1:3]), num(s[len(s)-2:])
+	if h < 0 || h > 15 || m < 0 || m > 59 || s[0] != '+' && s[0] != '-' {
+		return 0, false
+	}
+	seconds = int64(h*3600 + m*60)
+	if s[0] == '-' {
+		seconds = -seconds
+	}
+	return seconds, true
+}
+
+const clfLen = len("29/Mar/2026:00:26:24 +0100")
+
+// A clfClock reads the date of a common log line. Lines of one second repeat its bytes: they are read once.
+type clfClock struct {
+	raw  [clfLen]byte
+	last int64
+}
+
+// parse gives ns since the epoch.
+func (c *clfClock) parse(s []byte) (int64, bool) {
+	if len(s) != clfLen {
+		return 0, false
+	}
+	if *(*[clfLen]byte)(s) == c.raw {
+		return c.last, true
+	}
+	if s[2] != '/' || s[6] != '/' || s[11] != ':' || s[14] != ':' || s[17] != ':' || s[20] != ' ' {
+		return 0, false
+	}
+	d, mo, y := num(s[:2]), monthOf(s[3:6]), num(s[7:11])
+	h, mi, sec := num(s[12:14]), num(s[15:17]), num(s[18:20])
+	offset, ok := offsetOf(s[21:])
+	if !ok || !validDate(y, mo, d, h, mi, sec) {
+		return 0, false
+	}
+	c.last = (unix(nil, y, mo, d, h, mi, sec) - offset) * 1e9
+	c.raw = [clfLen]byte(s)
+	return c.last, true
+}
+
+const isoLen = len("2026-03-29T00:59:59")
+
+// An isoClock reads ISO 8601 and RFC 3339 times. The bytes up to the second are read once a second; fraction
+// and zone each time.
+type isoClock struct {
+	raw  [isoLen]byte
+	last int64 // seconds, as if the zone were UTC
+	zone *time.Location
+}
+
+// parse gives ns since the epoch. A time without a zone is in the clock's.
+func (c *isoClock) parse(s []byte) (int64, bool) {
+	if len(s) < isoLen {
+		return 0, false
+	}
+	if *(*[isoLen]byte)(s) != c.raw {
+		if !c.read(s[:isoLen]) {
+			return 0, false
+		}
+	}
+	rest := s[isoLen:]
+	var ns int64
+	if len(rest) > 1 && (rest[0] == '.' || rest[0] == ',') {
+		frac, n := fraction(rest[1:])
+		if n == 0 {
+			return 0, false
+		}
+		ns, rest = frac, rest[1+n:]
+	}
+	switch {
+	case len(rest) == 1 && (rest[0] == 'Z' || rest[0] == 'z'):
+		return c.last*1e9 + ns, true
+	case len(rest) == 0:
+		return c.local()*1e9 + ns, true
+	}
+	offset, ok := offsetOf(rest)
+	if !ok {
+		return 0, false
+	}
+	return (c.last-offset)*1e9 + ns, true
+}
+
+func (c *isoClock) read(s []byte) bool {
+	if s[4] != '-' || s[7] != '-' || s[10] != 'T' && s[10] != ' ' && s[10] != 't' || s[13] != ':' || s[16] != ':' {
+		return false
+	}
+	y, mo, d := num(s[:4]), num(s[5:7]), num(s[8:10])
+	h, mi, sec := num(s[11:13]), num(s[14:16]), num(s[17:19])
+	if !validDate(y, mo, d, h, mi, sec) {
+		return false
+	}
+	c.last = unix(nil, y, mo, d, h, mi, sec)
+	c.raw = [isoLen]byte(s)
+	return true
+}
+
+// local gives the cached second when its digits are meant in the clock's zone.
+func (c *isoClock) local() int64 {
+	if c.zone == nil || c.zone == time.UTC {
+		return c.last
+	}
+	t := time.Unix(c.last, 0).UTC()
+	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), 0, c.zone).Unix()
+}
+
+// A yearless clock completes times that carry no year (klog, syslog). It takes the year that comes nearest to
+// the last time it knew; before it knows one, the configured year; without either there is no time.
+type yearless struct {
+	zone *time.Location
+	year int
+	near int64 // ns; 0: none yet
+}
+
+// know tells the clock a full time that stands beside the line's own.
+func (c *yearless) know(ns int64) {
+	if ns != 0 {
+		c.near = ns
+	}
+}
+
+// resolve gives ns since the epoch, 0 when the year cannot be known or the parts are no date.
+func (c *yearless) resolve(mo, d, h, mi, s int, frac int64) int64 {
+	years := [3]int{c.year, c.year, c.year}
+	if c.near != 0 {
+		y := time.Unix(0, c.near).UTC().Year()
+		years = [3]int{y, y - 1, y + 1}
+	}
+	var best, distance int64
+	for _, y := range years {
+		if !validDate(y, mo, d, h, mi, s) {
+			continue
+		}
+		t := unix(c.zone, y, mo, d, h, mi, s)*1e9 + frac
+		if away := max(t-c.near, c.near-t); best == 0 || away < distance {
+			best, distance = t, away
+		}
+	}
+	c.know(best)
+	return best
+}

@@ -1,0 +1,117 @@
+// Package format holds the kinds of pipeline.Format: each turns the lines of one kind of log into Records and
+// Events. auto finds the kind from the lines themselves.
+package format
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// A Config says which format to make and what its lines leave out.
+type Config struct {
+	Name      string         // a kind, or auto; without framing (see SplitFraming). Empty: nginx with a LogFormat, else auto
+	LogFormat string         // for the nginx kinds: the log_format of nginx.conf, or the whole directive
+	Zone      *time.Location // of times that carry none; nil is UTC
+	Year      int            // of times that carry none (klog, syslog); 0: unknown until a full time is seen
+}
+
+// A kind is how a format is made, and its place in the order in which auto tries formats: the most specific
+// first, so that a line is not taken by a format that asks for less. 0: auto does not try it.
+type kind struct {
+	new  func(Config) (pipeline.Format, error)
+	auto int
+}
+
+// kinds is the table of formats: the one place where their names are written.
+var kinds = map[string]kind{
+	"alb":            {newALB, 30},
+	"elb_classic":    {newALB, 0},
+	"ingress_nginx":  {newIngressNginx, 40},
+	"k8s_event":      {newK8sEvent, 10},
+	"k8s_event_json": {newK8sEvent, 0},
+	"kubelet":        {newKubelet, 60},
+	"nginx":          {newNginx, 50},
+	"nginx_combined": {newNginxCombined, 0},
+	"nginx_extended": {newNginxExtended, 0},
+	"nginx_json":     {newNginxJSON, 0},
+	"php_fpm":        {newPHPFPM, 70},
+	"pod_status":     {newPodStatus, 20},
+}
+
+// auto and mixed (files of several formats) are not in the table, since they are made of it.
+const (
+	autoName  = "auto"
+	mixedName = "mixed"
+)
+
+// New makes a format.
+func New(cfg Config) (pipeline.Format, error) {
+	if cfg.Name == "" {
+		cfg.Name = autoName
+		if cfg.LogFormat != "" {
+			cfg.Name = "nginx"
+		}
+	}
+	if cfg.Zone == nil {
+		cfg.Zone = time.UTC
+	}
+	if cfg.Name == autoName || cfg.Name == mixedName {
+		if cfg.LogFormat != "" {
+			return newNginxLayout(cfg)
+		}
+		return NewAuto(cfg)
+	}
+	k, ok := kinds[cfg.Name]
+	if !ok {
+		return nil, fmt.Errorf("format %q is unknown; did you mean %s?", cfg.Name, nearest(cfg.Name))
+	}
+	return k.new(cfg)
+}
+
+// Names lists the formats, sorted, auto among them.
+func Names() []string {
+	names := []string{autoName, mixedName}
+	for name := range kinds {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// nearest finds the name with the fewest edits to s; the first of equals.
+func nearest(s string) string {
+	best, edits := "", 1<<30
+	for _, name := range Names() {
+		if d := distance(s, name); d < edits {
+			best, edits = name, d
+		}
+	}
+	return best
+}
+
+// distance counts the insertions, deletions and replacements between two names (Levenshtein).
+func distance(a, b string) int {
+	if len(a) > 64 {
+		a = a[:64]
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

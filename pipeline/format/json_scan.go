@@ -1,0 +1,328 @@
+package format
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// maxDepth is how deep JSON may nest before a line is refused.
+const maxDepth = 64
+
+// A jsonScanner walks over JSON text in place. It is strict (RFC 8259) but for bytes that are no UTF-8,
+// which nginx and others write as they came.
+type jsonScanner struct {
+	text []byte
+	pos  int
+	mem  *arena
+	bad  pipeline.Reason // why the walk ended early
+}
+
+// jsonKind is what a value is.
+type jsonKind uint8
+
+const (
+	jsonNone jsonKind = iota
+	jsonString
+	jsonNumber
+	jsonTrue
+	jsonFalse
+	jsonNull
+	jsonObject
+	jsonArray
+)
+
+func (s *jsonScanner) fail(reason pipeline.Reason) jsonKind {
+	if s.bad == "" {
+		s.bad = reason
+	}
+	return jsonNone
+}
+
+func (s *jsonScanner) space() {
+	for s.pos < len(s.text) {
+		switch s.text[s.pos] {
+		case ' ', '\t', '\r', '\n':
+			s.pos++
+		default:
+			return
+		}
+	}
+}
+
+// expect takes the byte c; the end of the text is a cut line, anything else is not JSON.
+func (s *jsonScanner) expect(c byte) bool {
+	s.space()
+	if s.pos >= len(s.text) {
+		s.fail(pipeline.ReasonTruncated)
+		return false
+	}
+	if s.text[s.pos] != c {
+		s.fail(pipeline.ReasonBadJSON)
+		return false
+	}
+	s.pos++
+	return true
+}
+
+// peek gives the next byte that is no space, 0 at the end.
+func (s *jsonScanner) peek() byte {
+	s.space()
+	if s.pos >= len(s.text) {
+		return 0
+	}
+	return s.text[s.pos]
+}
+
+// open enters an object or array; more tells whether it has a first member.
+func (s *jsonScanner) open(c byte) (more bool) {
+	if !s.expect(c) {
+		return false
+	}
+	if s.peek() == c+2 { // '{'+2 == '}', '['+2 == ']'
+		s.pos++
+		return false
+	}
+	return true
+}
+
+// next passes the comma between members, or the end of the object or array that c opened.
+func (s *jsonScanner) next(c byte) (more bool) {
+	if s.bad != "" {
+		return false
+	}
+	switch s.peek() {
+	case ',':
+		s.pos++
+		return true
+	case c + 2:
+		s.pos++
+	case 0:
+		if s.pos >= len(s.text) {
+			s.fail(pipeline.ReasonTruncated)
+			return false
+		}
+		s.fail(pipeline.ReasonBadJSON)
+	default:
+		s.fail(pipeline.ReasonBadJSON)
+	}
+	return false
+}
+
+// key reads a member's name and its colon.
+func (s *jsonScanner) key() []byte {
+	if !s.expect('"') {
+		return nil
+	}
+	k, ok := s.str()
+	if !ok || !s.expect(':') {
+		return nil
+	}
+	return k
+}
+
+// str reads a string whose opening quote was taken, with its escapes undone.
+func (s *jsonScanner) str() ([]byte, bool) {
+	start, escaped := s.pos, false
+	for i := s.pos; i < len(s.text); i++ {
+		switch c := s.text[i]; {
+		case c == '"':
+			s.pos = i + 1
+			if !escaped {
+				return s.text[start:i], true
+			}
+			out, ok := s.unescape(s.text[start:i])
+			if !ok {
+				s.pos = start
+				s.fail(pipeline.ReasonBadJSON)
+			}
+			return out, ok
+		case c == '\\':
+			escaped = true
+			i++
+		case c < 0x20:
+			s.pos = i
+			s.fail(pipeline.ReasonBadJSON)
+			return nil, false
+		}
+	}
+	s.pos = len(s.text)
+	s.fail(pipeline.ReasonTruncated)
+	return nil, false
+}
+
+func (s *jsonScanner) unescape(raw []byte) ([]byte, bool) {
+	out := s.mem.take(len(raw))
+	for len(raw) > 0 {
+		i := bytes.IndexByte(raw, '\\')
+		if i < 0 {
+			return append(out, raw...), true
+		}
+		out = append(out, raw[:i]...)
+		raw = raw[i:]
+		if len(raw) < 2 {
+			return nil, false
+		}
+		switch e := raw[1]; {
+		case e == 'u' && hex(raw[2:], 4) >= 0:
+			r, n := unicodeEscape(raw)
+			out = utf8.AppendRune(out, r)
+			raw = raw[n:]
+		case e != 'v' && plainEscapes[e] != 0:
+			out = append(out, plainEscapes[e])
+			raw = raw[2:]
+		default:
+			return nil, false
+		}
+	}
+	return out, true
+}
+
+// scalar reads a value. Objects and arrays are left unread, at their opening byte.
+func (s *jsonScanner) scalar() (jsonKind, []byte) {
+	c := s.peek()
+	switch {
+	case c == '"':
+		s.pos++
+		v, ok := s.str()
+		if !ok {
+			return jsonNone, nil
+		}
+		return jsonString, v
+	case c == '{':
+		return jsonObject, nil
+	case c == '[':
+		return jsonArray, nil
+	case c == 't':
+		return s.word("true", jsonTrue)
+	case c == 'f':
+		return s.word("false", jsonFalse)
+	case c == 'n':
+		return s.word("null", jsonNull)
+	case c == '-' || c >= '0' && c <= '9':
+		return s.number()
+	case s.pos >= len(s.text):
+		return s.fail(pipeline.ReasonTruncated), nil
+	}
+	return s.fail(pipeline.ReasonBadJSON), nil
+}
+
+func (s *jsonScanner) word(w string, kind jsonKind) (jsonKind, []byte) {
+	rest := s.text[s.pos:]
+	if len(rest) >= len(w) && string(rest[:len(w)]) == w {
+		s.pos += len(w)
+		return kind, rest[:len(w)]
+	}
+	if len(rest) < len(w) && string(rest) == w[:len(rest)] {
+		return s.fail(pipeline.ReasonTruncated), nil
+	}
+	return s.fail(pipeline.ReasonBadJSON), nil
+}
+
+func (s *jsonScanner) number() (jsonKind, []byte) {
+	start := s.pos
+	digits := 0
+	for s.pos < len(s.text) {
+		c := s.text[s.pos]
+		if c >= '0' && c <= '9' {
+			digits++
+		} else if c != '-' && c != '+' && c != '.' && c != 'e' && c != 'E' {
+			break
+		}
+		s.pos++
+	}
+	if s.pos >= len(s.text) {
+		return s.fail(pipeline.ReasonTruncated), nil
+	}
+	v := s.text[start:s.pos]
+	if digits == 0 || !validNumber(v) {
+		s.pos = start
+		return s.fail(pipeline.ReasonBadJSON), nil
+	}
+	return jsonNumber, v
+}
+
+// validNumber checks the grammar -?digits[.digits][e[+-]digits]. Leading zeros pass: nginx prints 000.
+func validNumber(v []byte) bool {
+	i := 0
+	run := func() bool {
+		start := i
+		for i < len(v) && v[i] >= '0' && v[i] <= '9' {
+			i++
+		}
+		return i > start
+	}
+	if v[0] == '-' {
+		i++
+	}
+	if !run() {
+		return false
+	}
+	if i < len(v) && v[i] == '.' {
+		i++
+		if !run() {
+			return false
+		}
+	}
+	if i < len(v) && (v[i] == 'e' || v[i] == 'E') {
+		i++
+		if i < len(v) && (v[i] == '+' || v[i] == '-') {
+			i++
+		}
+		if !run() {
+			return false
+		}
+	}
+	return i == len(v)
+}
+
+// skip passes over a value of any kind, without recursion.
+func (s *jsonScanner) skip() bool {
+	var opened [maxDepth]byte
+	depth := 0
+	for {
+		kind, _ := s.scalar()
+		more := false
+		switch kind {
+		case jsonNone:
+			return false
+		case jsonObject, jsonArray:
+			if depth == maxDepth {
+				s.fail(pipeline.ReasonBadJSON)
+				return false
+			}
+			c := s.text[s.pos]
+			if more = s.open(c); more {
+				opened[depth] = c
+				depth++
+			}
+		}
+		for depth > 0 && !more {
+			if more = s.next(opened[depth-1]); !more {
+				depth--
+			}
+			if s.bad != "" {
+				return false
+			}
+		}
+		if s.bad != "" {
+			return false
+		}
+		if depth == 0 {
+			return true
+		}
+		if opened[depth-1] == '{' && s.key() == nil && s.bad != "" {
+			return false
+		}
+	}
+}
+
+// end demands that nothing but space follows.
+func (s *jsonScanner) end() bool {
+	s.space()
+	if s.bad == "" && s.pos < len(s.text) {
+		s.fail(pipeline.ReasonBadJSON)
+	}
+	return s.bad == ""
+}

@@ -1,0 +1,144 @@
+package format
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// newNginx makes the family: with a log_format that alone; without one it finds the variant line by line,
+// for files mix them (several access_log directives, a changed log_format).
+func newNginx(cfg Config) (pipeline.Format, error) {
+	if cfg.LogFormat != "" {
+		return newNginxLayout(cfg)
+	}
+	f := &nginxFamily{}
+	for _, make := range []func(Config) (pipeline.Format, error){newIngressNginx, newNginxExtended, newNginxCombined} {
+		v, err := make(cfg)
+		if err != nil {
+			return nil, err
+		}
+		f.text = append(f.text, v)
+	}
+	json, err := newNginxJSON(cfg)
+	if err != nil {
+		return nil, err
+	}
+	f.json = json
+	return f, nil
+}
+
+type nginxFamily struct {
+	text []pipeline.Format
+	json pipeline.Format
+	last int // the variant of the line before: tried first
+}
+
+// Parse tries the variant that fitted last, then the others.
+func (f *nginxFamily) Parse(line []byte, item *pipeline.Item) {
+	if trimmed, _ := trimLine(line); len(trimmed) > 0 && trimmed[0] == '{' {
+		f.json.Parse(line, item)
+		return
+	}
+	f.text[f.last].Parse(line, item)
+	if item.Kind != pipeline.Failed || item.Reason == pipeline.ReasonEmpty {
+		return
+	}
+	reason, column := item.Reason, item.Column
+	for i, v := range f.text {
+		if i == f.last {
+			continue
+		}
+		again(item)
+		v.Parse(line, item)
+		if item.Kind != pipeline.Failed {
+			f.last = i
+			return
+		}
+		if item.Column > column || item.Column == column && item.Reason == pipeline.ReasonTruncated {
+			reason, column = item.Reason, item.Column
+		}
+	}
+	again(item)
+	fail(item, reason, column)
+}
+
+// newNginxLayout compiles a log_format of nginx.conf.
+func newNginxLayout(cfg Config) (pipeline.Format, error) {
+	f, err := readLogFormat(cfg.LogFormat)
+	if err != nil {
+		return nil, err
+	}
+	l, err := compile(f)
+	if err != nil {
+		return nil, err
+	}
+	if l.json {
+		return newNginxObject(cfg, f)
+	}
+	n := &nginxText{layout: l}
+	n.reader.iso.zone, n.reader.raw = cfg.Zone, l.raw
+	return n, nil
+}
+
+// newNginxCombined reads nginx's built-in format, or the log_format in its place.
+func newNginxCombined(cfg Config) (pipeline.Format, error) {
+	if cfg.LogFormat == "" {
+		cfg.LogFormat = Combined
+	}
+	return newNginxLayout(cfg)
+}
+
+// nginxText reads the lines of one layout.
+type nginxText struct {
+	layout *layout
+	reader nginxReader
+}
+
+// Parse demands that the layout fits the line from its first byte to its last.
+func (f *nginxText) Parse(line []byte, item *pipeline.Item) {
+	line, skip := trimLine(line)
+	if len(line) == 0 {
+		fail(item, pipeline.ReasonEmpty, skip)
+		return
+	}
+	pos, reason := f.reader.parse(f.layout, line, &item.Record)
+	if reason != "" {
+		fail(item, reason, pos+skip)
+		return
+	}
+	item.Kind = pipeline.IsRecord
+}
+
+// parse reads a whole line by one layout.
+func (n *nginxReader) parse(l *layout, line []byte, r *pipeline.Record) (int, pipeline.Reason) {
+	n.req = nginxRequest{}
+	pos, reason := l.read(n, line, 0, r)
+	if reason == "" && pos != len(line) {
+		reason = pipeline.ReasonFields
+	}
+	if reason == "" {
+		reason = n.finish(r)
+	}
+	return pos, reason
+}
+
+// layouts compiles formats that are known to be right.
+func layouts(formats []string) ([]*layout, error) {
+	out := make([]*layout, 0, len(formats))
+	for _, s := range formats {
+		l, err := compile(logFormat{text: s, escape: "default"})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s, err)
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+// isErrorLog tells whether a line is one of nginx's error log: 2026/03/29 01:26:24 [error] …
+func isErrorLog(line []byte) bool {
+	return len(line) > 21 && line[4] == '/' && line[7] == '/' && line[10] == ' ' && line[13] == ':' &&
+		bytes.HasPrefix(line[19:], []byte(" ["))
+}

@@ -1,0 +1,163 @@
+package format
+
+import (
+	"bytes"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// knownLayouts are log_formats that are found often, tried in this order.
+var knownLayouts = []string{
+	Combined + ` "$http_x_forwarded_for"`, // the "main" format of nginx's packaged nginx.conf
+	Combined + ` "$http_x_forwarded_for" $request_time`,
+	Combined + ` "$http_x_forwarded_for" $request_time $upstream_response_time`,
+	Combined + ` "$http_x_forwarded_for" $request_time $upstream_response_time $pipe`,
+	Combined + ` $request_time`,
+	Combined + ` $request_time $upstream_response_time`,
+	Combined + ` $request_time $upstream_response_time $pipe`,
+	Combined + ` "$request_time" "$upstream_response_time"`,
+	`$host ` + Combined + ` "$http_x_forwarded_for" $request_time $upstream_response_time $pipe`,
+	`$host ` + Combined + ` "$http_x_forwarded_for" $request_time $upstream_response_time`,
+	`$host ` + Combined + ` $request_time $upstream_response_time`,
+	`$host ` + Combined + ` $request_time`,
+	`$host ` + Combined,
+	`[$time_local] $remote_addr - $remote_user  "$host" "$request" "$status" $body_bytes_sent [$request_time s]  "$http_referer" "$http_user_agent"`,
+	`$time_iso8601: $remote_addr $remote_user ($server_name) $host "$request" $status $body_bytes_sent [$request_time] "$http_referer" "$http_user_agent" "$http_x_forwarded_for"`,
+	`$msec $request_time $remote_addr "$request" $status $body_bytes_sent`,
+}
+
+// pairKeys are the usual short names in a key=value tail, beside the variables' own. They follow NGINX
+// Amplify's documented log_format and squall's RecommendedNginx.
+var pairKeys = map[string]variable{
+	"rt": varRequestTime, "uct": varUpstreamOther, "uht": varUpstreamOther, "urt": varUpstreamTime, "ut": varUpstreamTime,
+	"us": varUpstreamStatus, "ua": varUpstreamAddr, "uaddr": varUpstreamAddr, "ul": varUpstreamLength,
+	"cs": varCache, "cache": varCache, "lrs": varLimit, "sn": varServerName, "h": varHost, "vhost": varHost,
+	"xff": varForwarded, "upstream": varUpstreamAddr, "ups": varUpstreamStatus, "cache_status": varCache,
+	"upstream_time": varUpstreamTime,
+}
+
+// newNginxExtended reads combined lines with more behind (or before) them: a tail of key=value pairs in any
+// order, or one of the layouts that are often found. A log_format takes the place of both.
+func newNginxExtended(cfg Config) (pipeline.Format, error) {
+	if cfg.LogFormat != "" {
+		return newNginxLayout(cfg)
+	}
+	all, err := layouts(append([]string{Combined}, knownLayouts...))
+	if err != nil {
+		return nil, err
+	}
+	f := &nginxExtended{combined: all[0], layouts: all[1:]}
+	f.reader.iso.zone = cfg.Zone
+	return f, nil
+}
+
+type nginxExtended struct {
+	combined *layout
+	layouts  []*layout
+	reader   nginxReader
+	last     int // which layout fitted last
+}
+
+// Parse takes the pairs first, since they prove themselves.
+func (f *nginxExtended) Parse(line []byte, item *pipeline.Item) {
+	line, skip := trimLine(line)
+	if len(line) == 0 {
+		fail(item, pipeline.ReasonEmpty, skip)
+		return
+	}
+	if isErrorLog(line) {
+		fail(item, pipeline.ReasonNotAccess, skip)
+		return
+	}
+	pos, reason := f.pairs(line, &item.Record)
+	if reason == "" {
+		item.Kind = pipeline.IsRecord
+		return
+	}
+	for i := range f.layouts {
+		k := (f.last + i) % len(f.layouts)
+		item.Record.Reset()
+		p, why := f.reader.parse(f.layouts[k], line, &item.Record)
+		if why == "" {
+			f.last = k
+			item.Kind = pipeline.IsRecord
+			return
+		}
+		if p > pos {
+			pos, reason = p, why
+		}
+	}
+	fail(item, reason, pos+skip)
+}
+
+// pairs reads combined and a tail of key=value and key="value".
+func (f *nginxExtended) pairs(line []byte, r *pipeline.Record) (int, pipeline.Reason) {
+	n := &f.reader
+	n.req = nginxRequest{}
+	pos, reason := f.combined.read(n, line, 0, r)
+	if reason != "" {
+		return pos, reason
+	}
+	if pos == len(line) {
+		return pos, pipeline.ReasonFields
+	}
+	for pos < len(line) {
+		if line[pos] != ' ' {
+			return pos, pipeline.ReasonFields
+		}
+		pos++
+		equals := bytes.IndexByte(line[pos:], '=')
+		if equals <= 0 || !isKey(line[pos:pos+equals]) {
+			return pos, pipeline.ReasonFields
+		}
+		v := pairVariable(line[pos : pos+equals])
+		pos += equals + 1
+		start, end, next := pairValue(line, pos, v)
+		if end < 0 {
+			return pos, pipeline.ReasonTruncated
+		}
+		if reason := n.set(r, v, line[start:end]); reason != "" {
+			return pos, reason
+		}
+		pos = next
+	}
+	return pos, n.finish(r)
+}
+
+// pairValue finds the value behind an equals sign: quoted, a list, or a word.
+func pairValue(line []byte, pos int, v variable) (start, end, next int) {
+	if pos < len(line) && line[pos] == '"' {
+		end = closingQuote(line, pos+1)
+		return pos + 1, end, end + 1
+	}
+	if v.isList() {
+		end = listEnd(line, pos)
+		return pos, end, end
+	}
+	if i := bytes.IndexByte(line[pos:], ' '); i >= 0 {
+		return pos, pos + i, pos + i
+	}
+	return pos, len(line), len(line)
+}
+
+func isKey(s []byte) bool {
+	if len(s) > 64 {
+		return false
+	}
+	for _, c := range s {
+		if c != '_' && c != '-' && c != '.' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
+			return false
+		}
+	}
+	return true
+}
+
+func pairVariable(key []byte) variable {
+	if v, ok := pairKeys[string(key)]; ok {
+		return v
+	}
+	if v, ok := variables[string(key)]; ok {
+		return v
+	}
+	return varSkip
+}

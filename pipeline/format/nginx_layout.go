@@ -1,0 +1,362 @@
+package format
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// Combined is nginx's built-in log_format.
+const Combined = `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`
+
+// RecommendedNginx is the log_format that squall asks for: combined, so that every other tool goes on reading
+// it, and behind it what detection needs, by name, so that the order does not matter. What nginx prints as a
+// list, with ", " and " : " between its items, stands in quotes. $limit_req_status needs nginx 1.17.6.
+const RecommendedNginx = Combined + ` msec=$msec host="$host" xff="$http_x_forwarded_for" rt=$request_time` +
+	` uaddr="$upstream_addr" us="$upstream_status" urt="$upstream_response_time" ul="$upstream_response_length"` +
+	` cs=$upstream_cache_status lrs=$limit_req_status`
+
+// A stop is how the end of a variable's value is found.
+type stop uint8
+
+const (
+	stopLiteral stop = iota // where the literal behind it begins
+	stopEnd                 // at the end of the line
+	stopQuote               // at the closing quote: the literal begins with one
+	stopList                // where a list of nginx ends
+	stopNext                // another variable follows at once: the value's own alphabet ends it
+	stopRight               // text that may hold spaces, ended by " PROTOCOL" before a quote
+)
+
+// An element is a variable and the literal behind it.
+type element struct {
+	v       variable
+	end     stop
+	literal []byte
+}
+
+// A layout is a compiled log_format.
+type layout struct {
+	head     []byte
+	elements []element
+	raw      bool // escape=none
+	json     bool // the format prints a JSON object
+	source   string
+}
+
+// A logFormat is the text of a log_format directive, taken apart.
+type logFormat struct {
+	text   string
+	escape string // default, json or none
+}
+
+// readLogFormat reads what people paste: the format itself, its quoted pieces, or the whole directive.
+func readLogFormat(s string) (logFormat, error) {
+	f := logFormat{escape: "default"}
+	s = strings.TrimSpace(s)
+	directive := false
+	if rest, ok := strings.CutPrefix(s, "log_format"); ok && rest != "" && strings.ContainsRune(" \t\r\n", rune(rest[0])) {
+		_, rest, ok = strings.Cut(strings.TrimSpace(rest)+" ", " ")
+		if !ok {
+			return f, errors.New("log_format: no format behind the name")
+		}
+		directive, s = true, strings.TrimSpace(rest)
+	}
+	if rest, ok := strings.CutPrefix(s, "escape="); ok {
+		end := strings.IndexAny(rest, " \t\r\n")
+		if end < 0 {
+			end = len(rest)
+		}
+		f.escape, s = rest[:end], strings.TrimSpace(rest[end:])
+	}
+	switch f.escape {
+	case "default", "json", "none":
+	default:
+		return f, fmt.Errorf("log_format: escape=%s is not default, json or none", f.escape)
+	}
+	if s == "combined" {
+		s = Combined
+	}
+	if strings.HasPrefix(s, "'") || directive && strings.HasPrefix(s, `"`) {
+		joined, err := joinQuoted(s)
+		if err != nil {
+			return f, err
+		}
+		s = joined
+	} else if directive {
+		s = strings.TrimSuffix(s, ";")
+	}
+	if s == "" {
+		return f, errors.New("log_format: empty")
+	}
+	f.text = s
+	return f, nil
+}
+
+// joinQuoted concatenates the quoted strings of a directive, up to its semicolon.
+func joinQuoted(s string) (string, error) {
+	var out strings.Builder
+	for s = strings.TrimSpace(s); s != "" && s[0] != ';'; s = strings.TrimSpace(s) {
+		quote := s[0]
+		if quote != '\'' && quote != '"' {
+			return "", fmt.Errorf("log_format: %.20q stands outside the quotes", s)
+		}
+		i := 1
+		for ; i < len(s) && s[i] != quote; i++ {
+			if s[i] == '\\' && i+1 < len(s) {
+				i++
+				switch s[i] {
+				case '"', '\'', '\\':
+				case 't':
+					out.WriteByte('\t')
+					continue
+				case 'n':
+					out.WriteByte('\n')
+					continue
+				case 'r':
+					out.WriteByte('\r')
+					continue
+				default:
+					out.WriteByte('\\')
+				}
+			}
+			out.WriteByte(s[i])
+		}
+		if i == len(s) {
+			return "", errors.New("log_format: a quote is not closed")
+		}
+		s = s[i+1:]
+	}
+	return out.String(), nil
+}
+
+// maxElements bounds a log_format: nobody logs so much.
+const maxElements = 256
+
+// compile makes a layout of a log_format.
+func compile(f logFormat) (*layout, error) {
+	l := &layout{raw: f.escape == "none", json: strings.HasPrefix(strings.TrimSpace(f.text), "{"), source: f.text}
+	known := 0
+	pending := false
+	var literal []byte
+	flush := func() {
+		if pending {
+			l.elements[len(l.elements)-1].literal = literal
+		} else {
+			l.head = literal
+		}
+		literal = nil
+	}
+	for s := f.text; s != ""; {
+		name, rest := cutVariable(s)
+		if name == "" {
+			literal = append(literal, s[0])
+			s = s[1:]
+			continue
+		}
+		flush()
+		v := variableOf(name)
+		if v != varSkip {
+			known++
+		}
+		l.elements = append(l.elements, element{v: v})
+		pending = true
+		s = rest
+	}
+	flush()
+	if len(l.elements) > maxElements {
+		return nil, fmt.Errorf("log_format: %d variables; at most %d", len(l.elements), maxElements)
+	}
+	if known == 0 {
+		return nil, errors.New("log_format: none of its variables is known to squall")
+	}
+	l.setStops()
+	return l, nil
+}
+
+// cutVariable takes $name or ${name} off the front of s; no name when there is none.
+func cutVariable(s string) (name, rest string) {
+	if s[0] != '$' || len(s) < 2 {
+		return "", s
+	}
+	brace := s[1] == '{'
+	start := 1
+	if brace {
+		start = 2
+	}
+	end := start
+	for end < len(s) && (s[end] == '_' || s[end] >= '0' && s[end] <= '9' || s[end] >= 'a' && s[end] <= 'z' || s[end] >= 'A' && s[end] <= 'Z') {
+		end++
+	}
+	if end == start || brace && (end == len(s) || s[end] != '}') {
+		return "", s
+	}
+	if brace {
+		return s[start:end], s[end+1:]
+	}
+	return s[start:end], s[end:]
+}
+
+func (l *layout) setStops() {
+	for i := range l.elements {
+		e := &l.elements[i]
+		last := i == len(l.elements)-1
+		switch {
+		case len(e.literal) == 0 && last:
+			e.end = stopEnd
+		case len(e.literal) == 0:
+			e.end = stopNext
+		case e.literal[0] == '"' && !l.raw:
+			e.end = stopQuote
+		case e.v.isList():
+			e.end = stopList
+		case !last && string(e.literal) == " " && (e.v == varURI || e.v == varRequestURI) && l.elements[i+1].v == varProto &&
+			bytes.HasPrefix(l.elements[i+1].literal, []byte(`"`)):
+			e.end = stopRight
+		}
+	}
+}
+
+// listEnd gives where a list that begins at pos ends: an item holds no space, so it ends at a space that
+// belongs to no separator. A list may end in a separator, with nothing behind it.
+func listEnd(line []byte, pos int) int {
+	for i := pos; i < len(line); i++ {
+		if line[i] != ' ' {
+			continue
+		}
+		switch {
+		case i > pos && line[i-1] == ',' && i+1 < len(line):
+			continue
+		case i+2 < len(line) && line[i+1] == ':' && line[i+2] == ' ':
+			i += 2
+			if i+1 < len(line) && line[i+1] == ' ' { // an empty last item
+				return i + 1
+			}
+			continue
+		}
+		return i
+	}
+	return len(line)
+}
+
+// valueEnd gives where the value of element i, which begins at pos, ends; -1 when the line has no such end.
+func (l *layout) valueEnd(line []byte, pos, i int) int {
+	e := &l.elements[i]
+	switch e.end {
+	case stopEnd:
+		return len(line)
+	case stopQuote:
+		return closingQuote(line, pos)
+	case stopList:
+		return l.afterList(line, pos, e.literal)
+	case stopNext:
+		return l.beforeNext(line, pos, i)
+	case stopRight:
+		quote := closingQuote(line, pos)
+		if quote < 0 {
+			return -1
+		}
+		if i := bytes.LastIndexByte(line[pos:quote], ' '); i >= 0 {
+			return pos + i
+		}
+		return -1
+	}
+	if len(e.literal) == 1 {
+		if j := bytes.IndexByte(line[pos:], e.literal[0]); j >= 0 {
+			return pos + j
+		}
+		return -1
+	}
+	if j := bytes.Index(line[pos:], e.literal); j >= 0 {
+		return pos + j
+	}
+	return -1
+}
+
+// afterList ends a list before its literal, which may begin with something else than a space.
+func (l *layout) afterList(line []byte, pos int, literal []byte) int {
+	if literal[0] == ' ' {
+		return listEnd(line, pos)
+	}
+	if j := bytes.Index(line[pos:], literal); j >= 0 {
+		return pos + j
+	}
+	return -1
+}
+
+// beforeNext ends a value that another variable follows without anything between: a host before a path, a
+// path before $is_args. Elsewhere the first takes all there is.
+func (l *layout) beforeNext(line []byte, pos, i int) int {
+	var enders string
+	switch l.elements[i+1].v {
+	case varURI, varRequestURI:
+		enders = "/"
+	case varIsArgs:
+		enders = "? \""
+	case varArgs:
+		if pos < len(line) && line[pos] == '?' {
+			return pos + 1
+		}
+		return pos
+	}
+	if enders != "" {
+		if j := bytes.IndexAny(line[pos:], enders); j >= 0 {
+			return pos + j
+		}
+	}
+	for j := i + 1; j < len(l.elements); j++ {
+		if literal := l.elements[j].literal; len(literal) > 0 {
+			if k := bytes.Index(line[pos:], literal); k >= 0 {
+				return pos + k
+			}
+			return -1
+		}
+	}
+	return len(line)
+}
+
+// read matches the line from pos on against the layout and sets what it finds. It returns how far it came; a
+// reason when the line does not fit.
+func (l *layout) read(n *nginxReader, line []byte, pos int, r *pipeline.Record) (int, pipeline.Reason) {
+	if !bytes.HasPrefix(line[pos:], l.head) {
+		return pos, pipeline.ReasonNotAccess
+	}
+	pos += len(l.head)
+	for i := range l.elements {
+		e := &l.elements[i]
+		end := l.valueEnd(line, pos, i)
+		if end < 0 {
+			return pos, l.missing(line, pos, r, i)
+		}
+		if !bytes.HasPrefix(line[end:], e.literal) {
+			if bytes.HasPrefix(e.literal, line[end:]) {
+				return len(line), pipeline.ReasonTruncated
+			}
+			return end, pipeline.ReasonMalformed
+		}
+		if reason := n.set(r, e.v, line[pos:end]); reason != "" {
+			return pos, reason
+		}
+		pos = end + len(e.literal)
+	}
+	return pos, ""
+}
+
+// missing tells why the end of a value was not found: the line was cut, or it is of another kind. It was cut
+// when what came before fits, an address or a time among it.
+func (l *layout) missing(line []byte, pos int, r *pipeline.Record, i int) pipeline.Reason {
+	if i > 0 && (r.Client.IsValid() || r.Time != 0) {
+		return pipeline.ReasonTruncated
+	}
+	first := line
+	if j := bytes.IndexByte(line, ' '); j >= 0 {
+		first = line[:j]
+	}
+	if addrOf(first).IsValid() && l.elements[0].v == varClient {
+		return pipeline.ReasonTruncated
+	}
+	return pipeline.ReasonNotAccess
+}

@@ -1,0 +1,169 @@
+package format
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// newPodStatus reads what the status of Pods tells of restarts: a Pod, a watch's envelope or a list as one JSON
+// line, and the table that
+//
+//	kubectl get pods -A -o json | jq -r '… [$ns, .reason, .exitCode, .finishedAt] | @tsv'
+//
+// prints, with pod and container before the reason where the query names them.
+func newPodStatus(cfg Config) (pipeline.Format, error) {
+	f := &podStatus{}
+	f.iso.zone = cfg.Zone
+	return f, nil
+}
+
+type podStatus struct {
+	iso isoClock
+	mem arena
+}
+
+type terminated struct {
+	Reason     string
+	ExitCode   int
+	Signal     int
+	FinishedAt string
+	Message    string
+}
+
+type containerStatus struct {
+	Name         string
+	Image        string
+	RestartCount int
+	LastState    struct{ Terminated *terminated }
+}
+
+type podObject struct {
+	Kind     string
+	Type     string
+	Object   json.RawMessage
+	Items    []json.RawMessage
+	Metadata struct{ Name, Namespace, UID string }
+	Spec     struct{ NodeName string }
+	Status   struct {
+		ContainerStatuses, InitContainerStatuses []containerStatus
+	}
+}
+
+// Parse gives one event for every container that ended and was started again.
+func (f *podStatus) Parse(line []byte, item *pipeline.Item) {
+	line, skip := trimLine(line)
+	switch {
+	case len(line) == 0:
+		fail(item, pipeline.ReasonEmpty, skip)
+	case line[0] != '{':
+		f.row(line, skip, item)
+	default:
+		if reason := checkJSON(line, &f.mem); reason != "" {
+			fail(item, reason, len(line)+skip)
+		} else if !f.object(line, item, 0) {
+			fail(item, pipeline.ReasonNotAccess, skip)
+		}
+	}
+}
+
+func (f *podStatus) object(raw []byte, item *pipeline.Item, depth int) bool {
+	var o podObject
+	if json.Unmarshal(raw, &o) != nil || depth > 2 {
+		return false
+	}
+	switch {
+	case o.Object != nil:
+		return f.object(o.Object, item, depth+1)
+	case o.Items != nil && o.Kind != "Pod":
+		found := len(o.Items) == 0 && (o.Kind == "PodList" || o.Kind == "List")
+		for _, raw := range o.Items {
+			found = f.object(raw, item, depth+1) || found
+		}
+		if found && item.Kind == pipeline.Failed {
+			item.Kind = pipeline.Ignored
+		}
+		return found
+	case o.Kind != "Pod" && (o.Kind != "" || o.Status.ContainerStatuses == nil):
+		return false
+	}
+	if item.Kind == pipeline.Failed {
+		item.Kind = pipeline.Ignored
+	}
+	for _, list := range [][]containerStatus{o.Status.InitContainerStatuses, o.Status.ContainerStatuses} {
+		for i := range list {
+			if list[i].LastState.Terminated != nil {
+				item.Kind = pipeline.IsEvents
+				item.Events = append(item.Events, f.event(&o, &list[i]))
+			}
+		}
+	}
+	return true
+}
+
+func (f *podStatus) event(o *podObject, c *containerStatus) pipeline.Event {
+	t := c.LastState.Terminated
+	finished, _ := f.iso.parse([]byte(t.FinishedAt))
+	return pipeline.Event{
+		Kind: pipeline.ContainerRestart, Time: finished, FinishedAt: finished,
+		Node: clip(o.Spec.NodeName), Namespace: clip(o.Metadata.Namespace), Pod: clip(o.Metadata.Name), UID: clip(o.Metadata.UID),
+		Container: clip(c.Name), Image: clip(c.Image), Restarts: c.RestartCount,
+		Reason: clip(t.Reason), ExitCode: t.ExitCode, HasExit: true, Signal: t.Signal, Message: clip(t.Message),
+	}
+}
+
+// row reads a row of the table: it is known by a time behind an exit code behind a reason.
+func (f *podStatus) row(line []byte, skip int, item *pipeline.Item) {
+	if bytes.IndexByte(line, '\t') < 0 || len(line) > 4096 {
+		fail(item, pipeline.ReasonNotAccess, skip)
+		return
+	}
+	cells := strings.Split(string(line), "\t")
+	at := -1
+	for i := 3; i < len(cells) && i < 8; i++ {
+		if _, ok := f.iso.parse([]byte(cells[i])); ok {
+			at = i
+			break
+		}
+	}
+	if at < 0 {
+		fail(item, pipeline.ReasonFields, skip)
+		return
+	}
+	code, reason := cells[at-1], cells[at-2]
+	if n := num([]byte(code)); code == "" || len(code) > 3 || n < 0 || !isWord(reason) {
+		fail(item, pipeline.ReasonMalformed, skip)
+		return
+	}
+	e := pipeline.Event{Kind: pipeline.ContainerRestart, Namespace: clip(cells[0]), Reason: clip(reason),
+		ExitCode: num([]byte(code)), HasExit: true}
+	if at > 3 {
+		e.Pod = clip(cells[1])
+	}
+	if at > 4 {
+		e.Container = clip(cells[2])
+	}
+	for _, cell := range cells[at+1:] {
+		if n := leadingInt([]byte(cell)); n > 0 && len(cell) < 10 && num([]byte(cell)) == n {
+			e.Restarts = n
+		} else if e.Node == "" {
+			e.Node = clip(cell)
+		}
+	}
+	e.FinishedAt, _ = f.iso.parse([]byte(cells[at]))
+	e.Time = e.FinishedAt
+	item.Kind = pipeline.IsEvents
+	item.Events = append(item.Events, e)
+}
+
+// isWord tells whether s is a reason: one word of letters.
+func isWord(s string) bool {
+	for i := range len(s) {
+		if c := s[i] | 0x20; c < 'a' || c > 'z' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64
+}

@@ -1,0 +1,112 @@
+package format
+
+import (
+	"bytes"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// isMethod tells whether s is a method: letters, then letters, digits, - and _ (WebDAV and invented ones).
+func isMethod(s []byte) bool {
+	if len(s) == 0 || len(s) > 32 {
+		return false
+	}
+	for i, c := range s {
+		letter := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
+		if !letter && (i == 0 || c != '-' && c != '_' && (c < '0' || c > '9')) {
+			return false
+		}
+	}
+	return true
+}
+
+func isProto(s []byte) bool {
+	if len(s) < 6 || string(s[:5]) != "HTTP/" {
+		return false
+	}
+	for _, c := range s[5:] {
+		if c != '.' && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return true
+}
+
+// setRequest takes a request line apart: METHOD target [HTTP/x]. The target may hold spaces, so the cuts
+// are the first and the last space. What is no request (TLS on a plain port, a PROXY header, one word)
+// makes the record Malformed, with none of the parts set.
+func setRequest(r *pipeline.Record, req []byte) {
+	if !splitRequest(r, req) {
+		r.Malformed = true
+		r.Method, r.Path, r.Query, r.Proto = nil, nil, nil, nil
+	}
+}
+
+func splitRequest(r *pipeline.Record, req []byte) bool {
+	space := bytes.IndexByte(req, ' ')
+	if space <= 0 || !isMethod(req[:space]) {
+		return false
+	}
+	r.Method = req[:space]
+	target := req[space+1:]
+	if n := len(target); n > 8 && target[n-9] == ' ' && isProto(target[n-8:]) {
+		r.Proto, target = target[n-8:], target[:n-9]
+	} else if i := bytes.LastIndexByte(target, ' '); i >= 0 && isProto(target[i+1:]) {
+		r.Proto, target = target[i+1:], target[:i]
+	}
+	target = bytes.TrimRight(target, " ")
+	return setTarget(r, target)
+}
+
+var schemeEnd = []byte("://")
+
+// setTarget sets path, query and, from the absolute form, the host. It refuses what is no request target.
+func setTarget(r *pipeline.Record, target []byte) bool {
+	switch {
+	case len(target) == 0:
+		return false
+	case target[0] == '/':
+		setPath(r, target)
+		return true
+	case len(target) == 1 && target[0] == '*':
+		r.Path = target
+		return true
+	case string(r.Method) == "CONNECT":
+		r.Host = hostOf(target)
+		return r.Host != nil
+	}
+	i := bytes.Index(target, schemeEnd)
+	if i <= 0 || i > 16 || !isMethod(target[:i]) {
+		return false
+	}
+	return setURL(r, target[i+3:])
+}
+
+// setURL takes what follows scheme:// apart.
+func setURL(r *pipeline.Record, rest []byte) bool {
+	end := bytes.IndexAny(rest, "/?")
+	if end < 0 {
+		end = len(rest)
+	}
+	r.Host = hostOf(rest[:end])
+	switch rest = rest[end:]; {
+	case len(rest) == 0:
+		r.Path = root
+	case rest[0] == '?':
+		r.Path, r.Query = root, rest[1:]
+	default:
+		setPath(r, rest)
+	}
+	return r.Host != nil
+}
+
+var root = []byte("/")
+
+// setPath cuts a path and its query at the first question mark.
+func setPath(r *pipeline.Record, target []byte) {
+	if i := bytes.IndexByte(target, '?'); i >= 0 {
+		r.Path, r.Query = target[:i:i], target[i+1:]
+		return
+	}
+	r.Path = target
+}

@@ -1,0 +1,340 @@
+package format
+
+import (
+	"bytes"
+	"net/netip"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+	"unsafe"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// arenaChunk is how much memory an arena takes at a time, in bytes.
+const arenaChunk = 64 << 10
+
+// An arena gives out memory for values that differ from their bytes in the line (escapes undone). What it
+// gave out is never reused, so it holds as long as anything refers to it; a chunk serves thousands of lines.
+type arena struct{ free []byte }
+
+// take returns an empty slice with room for n bytes.
+func (a *arena) take(n int) []byte {
+	if n > len(a.free) {
+		a.free = make([]byte, max(n, arenaChunk))
+	}
+	s := a.free[0:0:n]
+	a.free = a.free[n:]
+	return s
+}
+
+// again makes item ready for another try at the same line: what the road set stays.
+func again(item *pipeline.Item) {
+	item.Kind, item.Reason, item.Column = pipeline.Failed, "", 0
+	item.Events = item.Events[:0]
+	item.Record.Reset()
+}
+
+var bom = []byte("\xef\xbb\xbf")
+
+// trimLine takes off what is around a line and not of it: NUL holes that copytruncate or a power loss left
+// in front, a byte order mark, a carriage return. skip is how many bytes went in front.
+func trimLine(line []byte) (rest []byte, skip int) {
+	rest = line
+	if len(rest) > 0 && rest[0] == 0 {
+		rest = bytes.TrimLeft(rest, "\x00")
+	}
+	if len(rest) > 0 && rest[0] == bom[0] {
+		rest = bytes.TrimPrefix(rest, bom)
+	}
+	skip = len(line) - len(rest)
+	for len(rest) > 0 && (rest[len(rest)-1] == '\r' || rest[len(rest)-1] == '\n') {
+		rest = rest[:len(rest)-1]
+	}
+	return rest, skip
+}
+
+// fail makes item Failed.
+func fail(item *pipeline.Item, reason pipeline.Reason, column int) {
+	item.Kind, item.Reason, item.Column = pipeline.Failed, reason, column
+}
+
+// closingQuote gives the index of the quote that ends the quoted text beginning at pos, or -1. A backslash
+// hides the byte behind it: nginx's default escaping writes \xXX and never \", so that one rule serves
+// it, escape=json, ALB and Apache.
+func closingQuote(line []byte, pos int) int {
+	for {
+		i := bytes.IndexByte(line[pos:], '"')
+		if i < 0 {
+			return -1
+		}
+		i += pos
+		hidden := false
+		for j := i - 1; j >= pos && line[j] == '\\'; j-- {
+			hidden = !hidden
+		}
+		if !hidden {
+			return i
+		}
+		pos = i + 1
+		if pos > len(line) {
+			return -1
+		}
+	}
+}
+
+func unhex(c byte) int {
+	switch {
+	case c >= '0' && c <= '9':
+		return int(c - '0')
+	case c >= 'A' && c <= 'F':
+		return int(c-'A') + 10
+	case c >= 'a' && c <= 'f':
+		return int(c-'a') + 10
+	}
+	return -1
+}
+
+// hex reads n hexadecimal digits at the start of s, or gives -1.
+func hex(s []byte, n int) int {
+	if len(s) < n {
+		return -1
+	}
+	v := 0
+	for _, c := range s[:n] {
+		d := unhex(c)
+		if d < 0 {
+			return -1
+		}
+		v = v<<4 | d
+	}
+	return v
+}
+
+// plainEscapes are the escapes of one letter; 0 is none.
+var plainEscapes = [256]byte{
+	'"': '"', '\\': '\\', '/': '/', 'n': '\n', 'r': '\r', 't': '\t', 'b': '\b', 'f': '\f', 'v': '\v',
+}
+
+// unescape undoes the escapes of a text log: \xXX in either case, the letters, \uXXXX. What is none of
+// these stays as it is. Without a backslash it returns s itself.
+func (a *arena) unescape(s []byte) []byte {
+	i := bytes.IndexByte(s, '\\')
+	if i < 0 {
+		return s
+	}
+	out := append(a.take(len(s)), s[:i]...)
+	for i < len(s) {
+		c := s[i]
+		if c != '\\' || i+1 == len(s) {
+			out = append(out, c)
+			i++
+			continue
+		}
+		switch e := s[i+1]; {
+		case e == 'x' && hex(s[i+2:], 2) >= 0:
+			out = append(out, byte(hex(s[i+2:], 2)))
+			i += 4
+		case e == 'u' && hex(s[i+2:], 4) >= 0:
+			r, n := unicodeEscape(s[i:])
+			out = utf8.AppendRune(out, r)
+			i += n
+		case e != '/' && plainEscapes[e] != 0:
+			out = append(out, plainEscapes[e])
+			i += 2
+		default:
+			out = append(out, c)
+			i++
+		}
+	}
+	return out
+}
+
+// unicodeEscape reads \uXXXX, or a pair of surrogates, at the start of s; n is its length.
+func unicodeEscape(s []byte) (r rune, n int) {
+	r, n = rune(hex(s[2:], 4)), 6
+	if utf16.IsSurrogate(r) {
+		if len(s) >= 12 && s[6] == '\\' && s[7] == 'u' {
+			if low := hex(s[8:], 4); low >= 0 {
+				if pair := utf16.DecodeRune(r, rune(low)); pair != utf8.RuneError {
+					return pair, 12
+				}
+			}
+		}
+		return utf8.RuneError, n
+	}
+	return r, n
+}
+
+// absent tells whether a logged value says that there is none: "-" or nothing.
+func absent(v []byte) bool { return len(v) == 0 || len(v) == 1 && v[0] == '-' }
+
+// text gives a value, nil for "-".
+func text(v []byte) []byte {
+	if len(v) == 1 && v[0] == '-' {
+		return nil
+	}
+	return v
+}
+
+// uintOf reads a whole decimal number of up to 18 digits.
+func uintOf(s []byte) (int64, bool) {
+	if len(s) == 0 || len(s) > 18 {
+		return 0, false
+	}
+	var n int64
+	for _, c := range s {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, true
+}
+
+// nanos reads seconds with an optional fraction into ns. It knows no sign and no exponent.
+func nanos(s []byte) (int64, bool) {
+	i, whole := 0, int64(0)
+	for i < len(s) && s[i] >= '0' && s[i] <= '9' {
+		if i == 10 {
+			return 0, false
+		}
+		whole = whole*10 + int64(s[i]-'0')
+		i++
+	}
+	if i == 0 || whole > maxSeconds {
+		return 0, false
+	}
+	if i == len(s) {
+		return whole * 1e9, true
+	}
+	if s[i] != '.' || i+1 == len(s) {
+		return 0, false
+	}
+	frac, n := fraction(s[i+1:])
+	if n != len(s)-i-1 {
+		return 0, false
+	}
+	return whole*1e9 + frac, true
+}
+
+// maxSeconds bounds durations and epoch times so that their nanoseconds stay far inside int64.
+const maxSeconds = 8_000_000_000
+
+// fraction reads the digits behind a decimal point as ns; n is how many bytes it took. Digits behind the
+// ninth are passed over.
+func fraction(s []byte) (ns int64, n int) {
+	unit := int64(1e8)
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		ns += int64(s[n]-'0') * unit
+		unit /= 10
+		n++
+	}
+	return ns, n
+}
+
+// borrow gives the bytes as a string without copying: for look-ups that keep nothing.
+func borrow(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// addrOf reads an IP address, or gives an invalid one for a host name, "unix:" or "-". Brackets are
+// allowed around IPv6; a zone is refused, since its text is the sender's.
+func addrOf(s []byte) netip.Addr {
+	if len(s) < 2 {
+		return netip.Addr{}
+	}
+	if a, ok := ipv4(s); ok {
+		return a
+	}
+	if s[0] == '[' && s[len(s)-1] == ']' {
+		s = s[1 : len(s)-1]
+	}
+	if len(s) > 45 || bytes.IndexByte(s, ':') < 0 || s[0] == 'u' {
+		return netip.Addr{}
+	}
+	for _, c := range s {
+		if unhex(c) < 0 && c != ':' && c != '.' {
+			return netip.Addr{}
+		}
+	}
+	a, err := netip.ParseAddr(borrow(s))
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Unmap()
+}
+
+func ipv4(s []byte) (netip.Addr, bool) {
+	if len(s) < 7 || len(s) > 15 {
+		return netip.Addr{}, false
+	}
+	var out [4]byte
+	field, value, digits := 0, 0, 0
+	for _, c := range s {
+		switch {
+		case c >= '0' && c <= '9':
+			value = value*10 + int(c-'0')
+			digits++
+			if digits > 3 || value > 255 {
+				return netip.Addr{}, false
+			}
+		case c == '.' && digits > 0 && field < 3:
+			out[field] = byte(value)
+			field, value, digits = field+1, 0, 0
+		default:
+			return netip.Addr{}, false
+		}
+	}
+	if field != 3 || digits == 0 {
+		return netip.Addr{}, false
+	}
+	out[3] = byte(value)
+	return netip.AddrFrom4(out), true
+}
+
+// addrPort cuts address:port at the last colon: balancers print IPv6 without brackets, so that the whole
+// may look like an address of its own.
+func addrPort(s []byte) (netip.Addr, uint16) {
+	i := bytes.LastIndexByte(s, ':')
+	if i < 0 {
+		return addrOf(s), 0
+	}
+	port, ok := uintOf(s[i+1:])
+	if !ok || port > 65535 {
+		return addrOf(s), 0
+	}
+	return addrOf(s[:i]), uint16(port)
+}
+
+// hostOf takes user information, port and brackets off an authority; nil when nothing is left.
+func hostOf(s []byte) []byte {
+	if i := bytes.LastIndexByte(s, '@'); i >= 0 {
+		s = s[i+1:]
+	}
+	if len(s) > 0 && s[0] == '[' {
+		if i := bytes.IndexByte(s, ']'); i > 0 {
+			return text(s[1:i])
+		}
+	}
+	if i := bytes.IndexByte(s, ':'); i >= 0 && bytes.IndexByte(s[i+1:], ':') < 0 {
+		s = s[:i]
+	}
+	if absent(s) {
+		return nil
+	}
+	return s
+}
+
+// maxText bounds the strings of an Event, in bytes.
+const maxText = 512
+
+// clip copies s for an Event: at most maxText bytes, cut at a rune, valid UTF-8.
+func clip(s string) string {
+	if len(s) > maxText {
+		cut := maxText
+		for cut > maxText-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		s = s[:cut]
+	}
+	return strings.ToValidUTF8(strings.Clone(s), "\ufffd")
+}
