@@ -213,12 +213,12 @@ func isFile(stem, ext []byte) bool {
 }
 
 // isHash recognises hexadecimal digests, from 16 digits on, and long tokens such as base64 or a JWT: from 20
-// bytes on, with digits scattered among letters as no word has them.
+// bytes on, with digits or capitals scattered as in no words.
 func isHash(b []byte) bool {
 	if len(b) < 16 {
 		return false
 	}
-	hex, digits, upper, low, other, turns := true, 0, 0, 0, 0, 0
+	hex, digits, upper, low, other, turns, humps := true, 0, 0, 0, 0, 0, 0
 	for i, c := range b {
 		hex = hex && hexValue(c) >= 0
 		switch {
@@ -229,6 +229,9 @@ func isHash(b []byte) bool {
 			}
 		case c >= 'A' && c <= 'Z':
 			upper++
+			if i > 0 && b[i-1] >= 'a' && b[i-1] <= 'z' {
+				humps++
+			}
 		case c >= 'a' && c <= 'z':
 			low++
 		case c == '-' || c == '_' || c == '=' || c == '+' || c == '.' || c == '~':
@@ -243,7 +246,7 @@ func isHash(b []byte) bool {
 	if len(b) < 20 || other*6 > len(b) {
 		return false
 	}
-	return turns >= 2 && (upper > 0 && low > 0 || digits*6 >= len(b))
+	return turns >= 2 && (upper > 0 && low > 0 || digits*6 >= len(b)) || digits > 0 && (turns+humps)*4 >= len(b)
 }
 
 // isSlugInt recognises blue-shoes-123 and blue_shoes_123: two or more words and a number, or one word and a
