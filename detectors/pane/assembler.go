@@ -153,6 +153,12 @@ func (a *Assembler) Done(src int) {
 	a.settle()
 }
 
+// Reuse gives the number of a source that is Done to a new one, so that a replay of many files needs few.
+func (a *Assembler) Reuse(src int, lateness time.Duration) {
+	a.marks.clocks[src] = clock{name: a.marks.clocks[src].name, lateness: int64(max(lateness, 0)), newest: noTime}
+	a.settle()
+}
+
 // Advance moves the watermark to t, in ns, if no source holds it: live, with all sources idle, t is the wall
 // time less what lines may still be on their way.
 func (a *Assembler) Advance(t int64) {

@@ -240,20 +240,26 @@ func (s *Site) fold(maxCells int) (folded uint64) {
 	if len(s.Cells) <= maxCells {
 		return 0
 	}
-	keys := make([]Key, 0, len(s.Cells))
-	for k := range s.Cells {
+	type keyed struct {
+		key  Key
+		cell *Cell
+	}
+	list := make([]keyed, 0, len(s.Cells))
+	for k, c := range s.Cells {
 		if k.Route != Other {
-			keys = append(keys, k)
+			list = append(list, keyed{k, c})
 		}
 	}
-	slices.SortFunc(keys, func(a, b Key) int {
-		return cmp.Or(cmp.Compare(s.Cells[b].Requests, s.Cells[a].Requests), compareKeys(a, b))
+	slices.SortFunc(list, func(a, b keyed) int {
+		if a.cell.Requests != b.cell.Requests {
+			return cmp.Compare(b.cell.Requests, a.cell.Requests)
+		}
+		return compareKeys(a.key, b.key)
 	})
-	for _, k := range keys[min(maxCells, len(keys)):] {
-		c := s.Cells[k]
-		folded += c.Requests
-		s.take(Key{k.Method, Other, k.Origin, k.Probe}, c)
-		delete(s.Cells, k)
+	for _, x := range list[min(maxCells, len(list)):] {
+		folded += x.cell.Requests
+		s.take(Key{x.key.Method, Other, x.key.Origin, x.key.Probe}, x.cell)
+		delete(s.Cells, x.key)
 	}
 	return folded
 }

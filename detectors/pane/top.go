@@ -199,20 +199,23 @@ func (t *Top) Merge(o *Top) {
 		return
 	}
 	n := len(t.entries)
-	listed := make([]bool, n)
+	var listed []bool
+	if o.floor > 0 {
+		listed = make([]bool, n)
+	}
 	for j := range o.entries {
 		e := &o.entries[j]
 		if i := findKey(t, e.key, o.hashes[j]); i >= 0 {
 			t.entries[i].count += e.count
 			t.entries[i].err += e.err
-			if i < n {
+			if i < len(listed) {
 				listed[i] = true
 			}
 			continue
 		}
 		t.insert(entry{count: e.count + t.floor, err: e.err + t.floor, key: e.key}, o.hashes[j])
 	}
-	for i := range n {
+	for i := range listed {
 		if !listed[i] {
 			t.entries[i].count += o.floor
 			t.entries[i].err += o.floor

@@ -1,0 +1,137 @@
+package pane
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+func TestAddAllocatesNothing(t *testing.T) {
+	records := traffic(1, 1<<12)
+	a := NewAssembler(Config{Pane: time.Minute})
+	src := a.Source("balancer", 5*time.Second)
+	for range 2 {
+		for i := range records {
+			a.Add(src, &records[i])
+		}
+	}
+	i := 0
+	if got := testing.AllocsPerRun(20000, func() {
+		a.Add(src, &records[i&(1<<12-1)])
+		i++
+	}); got != 0 {
+		t.Errorf("%v allocations a record", got)
+	}
+}
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// A million requests, each with a path, an agent and an address of its own, and fewer with a route, a host or
+// a method of its own, all in one pane: the memory does not follow.
+func TestCapsHoldAgainstAMillionKeys(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		n     int
+		limit int64 // bytes
+		vary  func(r *pipeline.Record, i int)
+	}{
+		{"paths, agents, addresses", 1_000_000, 2 << 20, func(*pipeline.Record, int) {}},
+		{"routes", 150_000, 64 << 20, func(r *pipeline.Record, i int) { r.Route = "/" + strconv.Itoa(i) }},
+		{"hosts", 150_000, 64 << 20, func(r *pipeline.Record, i int) { r.Site = "h" + strconv.Itoa(i) + ".example" }},
+		{"methods", 100_000, 8 << 20, func(r *pipeline.Record, i int) { r.Method = strconv.AppendInt(nil, int64(i), 36) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := heap()
+			a, src := begin(Config{}, base)
+			r := *at(base)
+			var path, agent []byte
+			for i := range c.n {
+				path = strconv.AppendInt(append(path[:0], "/p/"...), int64(i), 10)
+				agent = strconv.AppendInt(append(agent[:0], "agent "...), int64(i), 10)
+				r.Path, r.Query, r.UserAgent = path, path, agent
+				r.Client = netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+				c.vary(&r, i)
+				// Every tenth is of one storm, which must stay visible.
+				if i%10 == 0 {
+					r.Site, r.Route, r.Method, r.UserAgent = "shop.example", "/storm", []byte("HEAD"), []byte("storm")
+				}
+				a.Add(src, &r)
+				r.Site, r.Route, r.Method = "s", "/", []byte("GET")
+			}
+			open := heap() - before
+			a.Flush()
+			panes := drain(a, nil)
+			runtime.KeepAlive(a)
+			t.Logf("%d KiB open, %d sites", open>>10, len(panes[0].Sites))
+			if open > c.limit {
+				t.Errorf("%d MiB held, at most %d expected", open>>20, c.limit>>20)
+			}
+			checkStorm(t, panes, c.n)
+		})
+	}
+}
+
+func checkStorm(t *testing.T, panes []*Pane, n int) {
+	var requests uint64
+	p := panes[0]
+	for _, s := range p.Sites {
+		if len(s.Cells) > 4096+2*3*12 {
+			t.Errorf("%d cells", len(s.Cells))
+		}
+		for _, c := range s.Cells {
+			requests += c.Requests
+		}
+	}
+	if len(panes) != 1 || requests != uint64(n+confirm) || p.Coverage.Lines != requests || len(p.Sites) > 1025 {
+		t.Fatalf("%d panes, %d requests, %d lines, %d sites", len(panes), requests, p.Coverage.Lines, len(p.Sites))
+	}
+	storm := p.Sites["shop.example"].Cells[Key{Method: "HEAD", Route: "/storm"}]
+	if storm == nil || storm.Requests < uint64(n)/10*99/100 {
+		t.Fatalf("the storm has gone: %+v", storm)
+	}
+	if top := storm.TopAgents.Items(); top[0].Key != "storm" || top[0].Count != storm.Requests {
+		t.Errorf("its agent: %v", top[0])
+	}
+	if clients, exact := storm.Clients.Count(); exact || clients < float64(n)/10*0.93 || clients > float64(n)/10*1.07 {
+		t.Errorf("%v clients, exact: %t", clients, exact)
+	}
+}
+
+// Up to twice the caps, what is kept is told by weight and not by order.
+func TestFoldKeepsTheHeaviestInAnyOrder(t *testing.T) {
+	var records []pipeline.Record
+	for route := range 19 {
+		for range route + 1 {
+			r := request(base+int64(len(records))*second/100, second)
+			r.Route = fmt.Sprintf("/r%02d", route)
+			r.Site = fmt.Sprintf("s%d", route%7)
+			records = append(records, r)
+		}
+	}
+	cfg := Config{MaxCells: 2, MaxSites: 4}
+	want := assemble(cfg, time.Minute, records)
+	for i, j := 0, len(records)-1; i < j; i, j = i+1, j-1 {
+		records[i], records[j] = records[j], records[i]
+	}
+	differ(t, dump(assemble(cfg, time.Minute, records)), dump(want))
+	// 19 routes with 1 to 19 requests over 7 sites: s2 to s4 and s1 have most; of each two routes stay.
+	names := fmt.Sprint(want[0].SiteNames())
+	if c := want[0].Coverage; names != "[other s1 s2 s3 s4]" || c.CellsFolded != 15 || c.SitesFolded != 64 {
+		t.Errorf("%s %+v", names, c)
+	}
+	for _, s := range want[0].Sites {
+		if len(s.Cells) > 3 {
+			t.Errorf("%v", s.Keys())
+		}
+	}
+}
