@@ -28,13 +28,11 @@ var formats = map[string]func(zone *time.Location) format{
 // Formats lists the formats that can be written, sorted.
 func Formats() []string { return slices.Sorted(maps.Keys(formats)) }
 
-// outcome is the status without the code for a client that left.
+// outcome is the status without the code for a client that left. nginx answers 502 when php-fpm's backlog is full
+// and when php-fpm kills the request (request_terminate_timeout).
 func (r *request) outcome() int {
-	switch {
-	case r.refused:
+	if r.refused || r.reclaimed {
 		return 502
-	case r.reclaimed:
-		return 504
 	}
 	return r.status
 }
@@ -48,6 +46,14 @@ func (r *request) body() int {
 		return 157
 	}
 	return r.bytes
+}
+
+// upstreamBody is what the application sent, in bytes: the error page is nginx's own.
+func (r *request) upstreamBody() int {
+	if r.refused || r.reclaimed {
+		return 0
+	}
+	return r.body()
 }
 
 // appendMillis appends ns as seconds with three decimals, cut as nginx's and ALB's clocks cut.

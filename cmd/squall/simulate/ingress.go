@@ -36,10 +36,9 @@ func (n *ingressNginx) append(dst []byte, r *request) []byte {
 	dst = append(dst, n.upstream(r.site)...)
 	dst = append(dst, `] [] `...)
 	if r.reached() {
-		dst = append(dst, "10.42.0."...)
-		dst = strconv.AppendUint(dst, 10+r.random(3)%2, 10)
-		dst = append(dst, ":8080 "...)
-		dst = strconv.AppendInt(dst, int64(r.body()), 10)
+		dst = appendUpstream(dst, r)
+		dst = append(dst, ' ')
+		dst = strconv.AppendInt(dst, int64(r.upstreamBody()), 10)
 		dst = append(dst, ' ')
 		dst = appendMillis(dst, took(r))
 		dst = append(dst, ' ')

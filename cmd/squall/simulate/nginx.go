@@ -80,7 +80,14 @@ func appendUpstreamTime(dst []byte, r *request) []byte {
 	return appendMillis(dst, took(r))
 }
 
-// nginxExtended writes the log_format that squall recommends.
+// appendUpstream appends $upstream_addr: one of two tasks.
+func appendUpstream(dst []byte, r *request) []byte {
+	dst = append(dst, "10.42.0."...)
+	dst = strconv.AppendUint(dst, 10+r.random(3)%2, 10)
+	return append(dst, ":8080"...)
+}
+
+// nginxExtended writes the log_format that squall recommends: RecommendedNginx of package pipeline/format.
 type nginxExtended struct{ nginx }
 
 func newNginxExtended(zone *time.Location) format {
@@ -89,15 +96,27 @@ func newNginxExtended(zone *time.Location) format {
 
 func (n *nginxExtended) append(dst []byte, r *request) []byte {
 	dst = n.combined(dst, r)
-	dst = append(dst, ` rt=`...)
+	dst = append(dst, " msec="...)
+	dst = appendMillis(dst, r.end)
+	dst = append(dst, ` host="`...)
+	dst = append(dst, r.site.Host...)
+	dst = append(dst, `" xff="-" rt=`...)
 	dst = appendMillis(dst, took(r))
-	dst = append(dst, ` urt="`...)
-	dst = appendUpstreamTime(dst, r)
+	dst = append(dst, ` uaddr="`...)
+	if r.reached() {
+		dst = appendUpstream(dst, r)
+	} else {
+		dst = append(dst, '-')
+	}
 	dst = append(dst, `" us="`...)
 	dst = n.appendUpstreamStatus(dst, r)
-	dst = append(dst, `" ucs="-" lrs="-" host="`...)
-	dst = append(dst, r.site.Host...)
-	dst = append(dst, `" msec=`...)
-	dst = appendMillis(dst, r.end)
-	return append(dst, '\n')
+	dst = append(dst, `" urt="`...)
+	dst = appendUpstreamTime(dst, r)
+	dst = append(dst, `" ul="`...)
+	if r.reached() {
+		dst = strconv.AppendInt(dst, int64(r.upstreamBody()), 10)
+	} else {
+		dst = append(dst, '-')
+	}
+	return append(dst, "\" cs=- lrs=-\n"...)
 }

@@ -164,6 +164,15 @@ func addresses(n int, rng *rand.Rand) []string {
 	return out
 }
 
+// stations gives n different addresses of monitors, in 192.0.2.0/24 (254 at most).
+func stations(n int, rng *rand.Rand) []string {
+	out, offset := make([]string, max(1, n)), rng.IntN(254)
+	for i := range out {
+		out[i] = fmt.Sprintf("192.0.2.%d", 1+(i+offset)%254)
+	}
+	return out
+}
+
 func benchmark(second, n int) string {
 	return fmt.Sprintf("198.%d.%d.%d", second, n>>8&0xff, n&0xff)
 }

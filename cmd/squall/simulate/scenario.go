@@ -30,7 +30,7 @@ type Site struct {
 // A Pool is the workers behind the balancer: first come, first served.
 type Pool struct {
 	Workers int
-	Reclaim time.Duration // what one request may hold a worker for; it is then killed (504). 0: for ever
+	Reclaim time.Duration // what one request may hold a worker for; it is then killed (502). 0: for ever
 	Backlog int           // how many may wait; the next is refused (502). 0: unbounded
 	// DropAbandoned takes a client that left while it waited out of the queue. nginx with php-fpm does not: the
 	// request already lies in the socket's backlog, and a worker runs it for nobody.
@@ -169,8 +169,8 @@ func (s *Scenario) check() error {
 }
 
 func (s *Site) check() error {
-	if s.Host == "" {
-		return fmt.Errorf("no host")
+	if !printable(s.Host) {
+		return fmt.Errorf("a host is printable ASCII without quotes or spaces")
 	}
 	if s.Pool.Workers <= 0 {
 		return fmt.Errorf("a pool of %d workers", s.Pool.Workers)
@@ -188,13 +188,19 @@ func (s *Site) check() error {
 		if _, ok := shapes[st.Shape]; !ok {
 			return fmt.Errorf("storm %d: no shape %q", i, st.Shape)
 		}
-		if st.Layer != App && st.Layer != Nginx && st.Layer != Edge {
-			return fmt.Errorf("storm %d: no layer %q", i, st.Layer)
+		if err := st.Layer.check(); err != nil {
+			return fmt.Errorf("storm %d: %w", i, err)
+		}
+		if err := checkRoutes(st.Routes); err != nil {
+			return fmt.Errorf("storm %d: %w", i, err)
 		}
 	}
 	for i, m := range s.Monitors {
 		if m.Every <= 0 {
 			return fmt.Errorf("monitor %d needs an interval", i)
+		}
+		if err := m.Layer.check(); err != nil {
+			return fmt.Errorf("monitor %d: %w", i, err)
 		}
 	}
 	for i, b := range s.Blips {
@@ -202,5 +208,31 @@ func (s *Site) check() error {
 			return fmt.Errorf("blip %d abandons more than it asks, or lasts no time", i)
 		}
 	}
+	return checkRoutes(s.Organic.Routes)
+}
+
+func (l Layer) check() error {
+	if l != App && l != Nginx && l != Edge {
+		return fmt.Errorf("no layer %q", l)
+	}
 	return nil
+}
+
+func checkRoutes(routes []Route) error {
+	for _, r := range routes {
+		if !printable(r.Template) || r.Template[0] != '/' {
+			return fmt.Errorf("route %q: a template begins with / and is printable ASCII without quotes or spaces", r.Template)
+		}
+	}
+	return nil
+}
+
+// printable tells whether s goes into a log line as it is, in every format.
+func printable(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c >= 0x7f || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return s != ""
 }

@@ -169,7 +169,7 @@ func uptimeMonitors() Scenario {
 // flashSale is ten times the traffic, and the pool carries it.
 func flashSale() Scenario {
 	site := shop()
-	site.Organic.Visitors, site.Organic.Assets = 40000, 0.3
+	site.Organic.Visitors, site.Organic.Agents, site.Organic.Assets = 40000, 1200, 0.3
 	site.Organic.Surges = []Surge{{At: 15 * minute, For: 20 * minute, Factor: 10}}
 	return Scenario{Start: day(2026, 6, 12, 18), Duration: 50 * minute, Sites: []Site{site}}
 }

@@ -9,9 +9,11 @@ package simulate
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"time"
 )
 
@@ -61,6 +63,9 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Truth, error) {
 
 // RunNodes is Run with a balancer of several nodes: each connection is logged by one of them.
 func RunNodes(ctx context.Context, o Options, nodes []io.Writer) (*Truth, error) {
+	if len(nodes) == 0 {
+		return nil, errors.New("a balancer of no nodes")
+	}
 	out := make([]*bufio.Writer, len(nodes))
 	for i, w := range nodes {
 		out[i] = bufio.NewWriterSize(w, 64<<10)
@@ -101,12 +106,13 @@ type feed struct {
 	at int64
 }
 
-// route makes a routeRun; equal methods and templates share one truth.
+// route makes a routeRun; equal methods and paths share one truth.
 func (s *siteRun) route(r Route, rng *rand.Rand) *routeRun {
 	run := newRouteRun(r, s.Host, rng)
-	key := [2]string{run.Method, r.Template}
+	path, _, _ := strings.Cut(r.Template, "?")
+	key := [2]string{run.Method, path}
 	if s.by[key] == nil {
-		s.by[key] = &RouteTruth{Method: run.Method, Route: r.Template}
+		s.by[key] = &RouteTruth{Method: run.Method, Route: path}
 		s.routes = append(s.routes, s.by[key])
 	}
 	run.truth = s.by[key]

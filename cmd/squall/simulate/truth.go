@@ -46,7 +46,7 @@ type SiteTruth struct {
 	StormOrganicLost  int `json:"storm_organic_lost"` // of these, given up
 
 	Refused   int `json:"refused"`   // 502: the backlog was full
-	Reclaimed int `json:"reclaimed"` // 504: killed at the reclaim timeout
+	Reclaimed int `json:"reclaimed"` // 502: killed at the reclaim timeout
 
 	Requests   map[string]map[int]int `json:"requests"`    // method, then status as the log writes it
 	AnsweredBy map[Layer]int          `json:"answered_by"` // arrivals by the layer that has to answer them
@@ -72,7 +72,7 @@ type MinuteTruth struct {
 // RouteTruth is what one method and route cost: Seconds of workers, also those spent for clients that had left.
 type RouteTruth struct {
 	Method    string  `json:"method"`
-	Route     string  `json:"route"`
+	Route     string  `json:"route"` // the template, without its query
 	Arrivals  int     `json:"arrivals"`
 	Abandoned int     `json:"abandoned"`
 	Seconds   float64 `json:"worker_seconds"`
