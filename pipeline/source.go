@@ -11,6 +11,7 @@ type Stream struct {
 	Labels map[string]string
 
 	Node, Namespace, Pod, Container string // where the path of a container's log tells
+	Restart                         int    // which run of the container it is, from 0
 }
 
 // A Block is a run of lines of one Stream, with their place in it. Data is valid until Emit returns.

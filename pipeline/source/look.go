@@ -1,0 +1,396 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// lookShare bounds what looking costs: the rest after a look is so many times as long as the look.
+const lookShare = 20
+
+// discover looks at paths and sizes until ctx ends. It reads nothing but first bytes.
+func (f *files) discover(ctx context.Context) error {
+	hint, err := newHint()
+	if err != nil {
+		f.noHint(err)
+	}
+	defer hint.close()
+	f.wg.Go(hint.run)
+	for {
+		began := f.rt.Now()
+		f.look(hint)
+		rest := time.NewTimer(max(f.rt.Poll, lookShare*f.rt.Now().Sub(began)))
+		least := time.NewTimer(f.rt.Poll / 10)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hint.changed:
+			<-least.C
+		case <-rest.C:
+		}
+	}
+}
+
+// noHint notes once that the kernel gives no (more) events: polling alone finds everything, later.
+func (f *files) noHint(err error) {
+	if !f.hintErr {
+		f.hintErr = true
+		f.meter.failed(errInotify)
+		f.log.Info("no inotify, polling alone", zap.Error(err))
+	}
+}
+
+// look compares every path with what it led to, and every generation with its last size.
+func (f *files) look(hint *hint) {
+	seen := f.expand()
+	dirs := map[string]bool{}
+	for _, path := range slices.Sorted(maps.Keys(seen)) {
+		p := f.paths[path]
+		if p == nil {
+			p = &followed{path: path, literal: seen[path]}
+			f.mu.Lock()
+			f.paths[path] = p
+			f.mu.Unlock()
+		}
+		f.lookAt(p)
+		dirs[filepath.Dir(path)] = true
+	}
+	for dir := range dirs {
+		if err := hint.watch(dir); err != nil {
+			f.noHint(err)
+		}
+	}
+	gens := f.settle(seen)
+	f.missVanished(gens)
+	for _, g := range gens {
+		f.examine(g)
+	}
+	f.gauge(gens)
+	f.looks++
+}
+
+// settle decides which generations are current, and gives them all.
+func (f *files) settle(seen map[string]bool) []*generation {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for path, p := range f.paths {
+		if _, ok := seen[path]; ok {
+			continue
+		}
+		p.gen, p.state, p.err = nil, "missing", ""
+		if _, held := f.gens[p.last]; !held { // else a new file of this name comes after it
+			delete(f.paths, path)
+		}
+	}
+	gens := slices.Collect(maps.Keys(f.gens))
+	for _, g := range gens {
+		g.current = false
+	}
+	for _, p := range f.paths {
+		if p.gen != nil {
+			p.gen.current = true
+		}
+	}
+	return gens
+}
+
+// expand gives the paths to follow; true for those that configuration names. Rotated files that a glob
+// matches belong to the file that they were rotated from, as long as that is there.
+func (f *files) expand() map[string]bool {
+	seen := map[string]bool{}
+	for _, pattern := range f.cfg.Paths {
+		if !isGlob(pattern) {
+			seen[pattern] = true
+			continue
+		}
+		matches, _ := filepath.Glob(pattern) // the pattern was checked, and what cannot be read is not there
+		for _, path := range matches {
+			if _, ok := seen[path]; !ok {
+				seen[path] = false
+			}
+		}
+	}
+	for path, literal := range seen {
+		if literal {
+			continue
+		}
+		r, rotated := parseRotated(filepath.Base(path))
+		if !rotated {
+			continue
+		}
+		_, known := seen[filepath.Join(filepath.Dir(path), r.stem)]
+		if known || r.packed || r.partial {
+			delete(seen, path)
+		}
+	}
+	return seen
+}
+
+func isGlob(path string) bool { return strings.ContainsAny(path, `*?[\`) }
+
+// lookAt sees where a path leads now.
+func (f *files) lookAt(p *followed) {
+	info, err := os.Stat(p.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+		f.lead(p, nil)
+		f.setState(p, "missing", nil)
+	case err != nil: // where it leads is not known: what it led to is kept
+		f.meter.failed(errStat)
+		f.setState(p, "unreadable", err)
+	case !info.Mode().IsRegular():
+		f.lead(p, nil)
+		f.setState(p, "unreadable", fmt.Errorf("%s is not a regular file", p.path))
+	case f.leadsTo(p, idOf(info)):
+		p.lastSeen = info.ModTime()
+		f.setState(p, "", nil)
+	default:
+		f.arrive(p)
+	}
+}
+
+func (f *files) leadsTo(p *followed, id fileID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return p.gen != nil && p.gen.id == id
+}
+
+func (f *files) lead(p *followed, g *generation) {
+	f.mu.Lock()
+	p.gen = g
+	if g != nil {
+		p.last = g
+		g.current = true
+	}
+	f.mu.Unlock()
+}
+
+// arrive takes up the file that a path leads to since the last look, and before it the files that were
+// rotated away in between.
+func (f *files) arrive(p *followed) {
+	g, fresh, err := f.open(p.path)
+	if err != nil {
+		f.setState(p, "unreadable", err)
+		return
+	}
+	f.setState(p, "", nil)
+	if fresh { // it comes after none that comes after it
+		g.after = f.before(p, g)
+	}
+	f.lead(p, g)
+	p.lastSeen = g.mtime
+}
+
+// open takes up a file. One that is held already, under whatever name, is the same generation.
+func (f *files) open(path string) (g *generation, fresh bool, err error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		f.meter.failed(errOpen)
+		return nil, false, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err != nil {
+		file.Close()
+		return nil, false, err
+	}
+	id := idOf(info)
+	if held := f.holding(id); held != nil {
+		file.Close()
+		return held, false, nil
+	}
+	f.mu.Lock()
+	full := len(f.gens) >= f.cfg.MaxFiles
+	f.mu.Unlock()
+	if full {
+		file.Close()
+		f.meter.failed(errLimit)
+		return nil, false, fmt.Errorf("%d files are open: max_files", f.cfg.MaxFiles)
+	}
+	g = &generation{
+		file: file, id: id, path: path, loner: isLoner(file),
+		size: info.Size(), mtime: info.ModTime(), changed: f.rt.Now(), turned: -1,
+	}
+	f.identify(g, false)
+	f.add(g)
+	return g, true, nil
+}
+
+func (f *files) add(g *generation) {
+	f.mu.Lock()
+	f.gens[g] = struct{}{}
+	f.mu.Unlock()
+}
+
+func (f *files) holding(id fileID) *generation {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for g := range f.gens {
+		if g.id == id && g.file != nil {
+			return g
+		}
+	}
+	return nil
+}
+
+// identify gives a generation its stream as soon as its first line is whole (or will never be), and its
+// place in it: where an earlier run of squall stopped.
+func (f *files) identify(g *generation, final bool) {
+	complete, err := g.readIdentity()
+	if err != nil {
+		f.fail(g, err)
+		return
+	}
+	if !complete && !final {
+		return
+	}
+	next := 0
+	if g.reborn && g.hash == g.past {
+		next = g.nth + 1
+	}
+	off, known := int64(0), false
+	for {
+		at, ok := f.positions.Position(streamID(g.id, g.hash, next))
+		if !ok {
+			break
+		}
+		off, known, next = at, true, next+1
+	}
+	switch {
+	case known && !g.reborn && off <= g.size:
+		next--
+		f.matched = true
+	case known && !g.reborn: // truncated since, and begun alike
+		f.matched = true
+		g.pending = append(g.pending, pipeline.Skip{Bytes: pipeline.Unknown, Reason: pipeline.SkipTruncated, Lost: true})
+		off = 0
+	case g.reborn:
+		off = 0
+	case f.cfg.From == "end" && f.looks == 0 && len(f.known) == 0:
+		off = lineStart(g.file, g.size)
+		g.pending = []pipeline.Skip{} // an empty Block keeps the place
+	}
+	g.nth = next
+	g.resumeAt(off)
+	g.stream = f.newStream(g.path, streamID(g.id, g.hash, next))
+}
+
+// newStream describes what is found at path.
+func (f *files) newStream(path, id string) *pipeline.Stream {
+	s := &pipeline.Stream{Input: f.cfg.Name, ID: id, Path: path, Labels: f.cfg.Labels}
+	if f.place != nil {
+		f.place(path, s)
+	}
+	return s
+}
+
+// examine sees whether a generation grew, and gives it a turn when it did, or when its end has come.
+func (f *files) examine(g *generation) {
+	f.mu.Lock()
+	file := g.file
+	if file == nil && !g.busy && f.mayRead(g) {
+		f.enqueue(f.archives, g)
+	}
+	f.mu.Unlock()
+	if file == nil {
+		return
+	}
+	info, err := file.Stat()
+	now := f.rt.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil || g.busy || g.file != file || now.Before(g.retry) {
+		return
+	}
+	if info.Size() != g.size || !info.ModTime().Equal(g.mtime) {
+		g.size, g.mtime, g.changed = info.Size(), info.ModTime(), now
+	}
+	g.unlinked = info.Sys().(*syscall.Stat_t).Nlink == 0
+	over := !g.current && now.Sub(g.changed) >= f.cfg.Quiet
+	if over && g.size == 0 && g.stream == nil {
+		delete(f.gens, g)
+		g.ahead = true
+		g.file.Close()
+		return
+	}
+	if g.stream == nil && (g.size > 0 || over) {
+		f.mu.Unlock()
+		f.identify(g, over)
+		f.mu.Lock()
+		g.ahead = false
+	}
+	if g.stream == nil { // no line yet: nobody waits for it
+		g.ahead = true
+		return
+	}
+	if !f.mayRead(g) {
+		return
+	}
+	if g.last = over && g.size == g.turned; g.last || g.size != g.turned {
+		f.enqueue(f.ready, g)
+	}
+}
+
+// mayRead tells whether everything that comes before g was read to its end.
+func (f *files) mayRead(g *generation) bool {
+	if g.after != nil && g.after.ahead {
+		g.after = nil
+	}
+	return g.after == nil
+}
+
+// setState logs each change of a path's condition once.
+func (f *files) setState(p *followed, state string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p.state == state && (state != "unreadable" || p.err == text) {
+		return
+	}
+	had := p.state
+	p.state, p.err = state, text
+	switch {
+	case state == "unreadable":
+		f.log.Warn("cannot open file, trying on", zap.String("path", p.path), zap.Error(err))
+	case state == "missing":
+		f.log.Info("file is missing", zap.String("path", p.path))
+	case had != "":
+		f.log.Info("file is back", zap.String("path", p.path))
+	}
+}
+
+func (f *files) gauge(gens []*generation) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var lag, open, deleted int64
+	for _, g := range gens {
+		lag += g.lag()
+		if g.file != nil {
+			open++
+		}
+		if g.unlinked {
+			deleted++
+		}
+	}
+	f.meter.lag.Set(float64(lag))
+	f.meter.open.Set(float64(open))
+	f.meter.deleted.Set(float64(deleted))
+}

@@ -1,0 +1,100 @@
+package source
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// Reasons of errors, as label values.
+const (
+	errOpen    = "open"
+	errStat    = "stat"
+	errRead    = "read"
+	errArchive = "archive"
+	errInotify = "inotify"
+	errLimit   = "too_many_files"
+)
+
+var (
+	errorReasons = []string{errOpen, errStat, errRead, errArchive, errInotify, errLimit}
+	skipReasons  = []string{
+		pipeline.SkipNUL, pipeline.SkipLongLine, pipeline.SkipTruncated, pipeline.SkipVanished, pipeline.SkipUnread,
+	}
+)
+
+// Metrics are the counters of all sources of a process, by input.
+type Metrics struct {
+	lines, bytes                  *prometheus.CounterVec
+	skips, lost, errors           *prometheus.CounterVec
+	lag, open, deleted, following *prometheus.GaugeVec
+}
+
+// NewMetrics registers the metrics of this package.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "squall_source_" + name, Help: help}, labels)
+		reg.MustRegister(v)
+		return v
+	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "squall_source_" + name, Help: help}, []string{"input"})
+		reg.MustRegister(v)
+		return v
+	}
+	return &Metrics{
+		lines:     counter("lines_total", "Physical lines read.", "input"),
+		bytes:     counter("read_bytes_total", "Bytes read and handed on.", "input"),
+		skips:     counter("skips_total", "Runs of bytes read over.", "input", "reason"),
+		lost:      counter("lost_total", "Runs of bytes with log lines that are gone.", "input", "reason"),
+		errors:    counter("errors_total", "Failed operations on files, each retried.", "input", "reason"),
+		lag:       gauge("lag_bytes", "Bytes known to be unread."),
+		open:      gauge("open_files", "Files held open."),
+		deleted:   gauge("deleted_open_files", "Files held open that have no name any more: their disk space is not free."),
+		following: gauge("following_files", "Files at their end that are followed line by line."),
+	}
+}
+
+// meter is Metrics for one input: its series exist from the start, at 0.
+type meter struct {
+	all                           *Metrics
+	input                         string
+	lines, bytes                  prometheus.Counter
+	lag, open, deleted, following prometheus.Gauge
+}
+
+func (m *Metrics) of(input string) *meter {
+	for _, reason := range skipReasons {
+		m.skips.WithLabelValues(input, reason)
+		m.lost.WithLabelValues(input, reason)
+	}
+	for _, reason := range errorReasons {
+		m.errors.WithLabelValues(input, reason)
+	}
+	return &meter{
+		all: m, input: input, lines: m.lines.WithLabelValues(input), bytes: m.bytes.WithLabelValues(input),
+		lag: m.lag.WithLabelValues(input), open: m.open.WithLabelValues(input),
+		deleted: m.deleted.WithLabelValues(input), following: m.following.WithLabelValues(input),
+	}
+}
+
+func (m *meter) failed(reason string) { m.all.errors.WithLabelValues(m.input, reason).Inc() }
+
+// count counts a Block that was handed on.
+func (m *meter) count(b *pipeline.Block) {
+	m.lines.Add(float64(countLines(b)))
+	m.bytes.Add(float64(len(b.Data)))
+	for _, s := range b.Skips {
+		m.all.skips.WithLabelValues(m.input, s.Reason).Inc()
+		if s.Lost {
+			m.all.lost.WithLabelValues(m.input, s.Reason).Inc()
+		}
+	}
+}
+
+// zero is called when the input stops: what it held, it holds no longer.
+func (m *meter) zero() {
+	for _, g := range []prometheus.Gauge{m.lag, m.open, m.deleted, m.following} {
+		g.Set(0)
+	}
+}

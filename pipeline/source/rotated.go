@@ -1,0 +1,253 @@
+package source
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// rotatedName is what the name of a rotated file tells.
+type rotatedName struct {
+	stem    string // the name that it had
+	number  int    // access.log.3: the higher, the older; -1 without
+	date    string // access.log-20260101, 0.log.20260102-150405: in order of age
+	packed  bool   // .gz, .zst, .bz2
+	partial bool   // .tmp: being written
+}
+
+var (
+	numbered = regexp.MustCompile(`^(.+)\.(\d{1,5})$`)
+	dated    = regexp.MustCompile(`^(.+?)[.-](\d{4}-?\d{2}-?\d{2}(?:[-_T.]?\d{2,10})?)(\.[A-Za-z]\w*)?$`)
+)
+
+// parseRotated reads the names that logrotate, kubelet and Docker give. ok is false for other names.
+func parseRotated(name string) (r rotatedName, ok bool) {
+	r.number = -1
+	name, r.partial = strings.CutSuffix(name, ".tmp")
+	for _, suffix := range []string{".gz", ".zst", ".bz2"} {
+		if s, cut := strings.CutSuffix(name, suffix); cut {
+			name, r.packed = s, true
+		}
+	}
+	r.stem = name
+	if m := numbered.FindStringSubmatch(name); m != nil {
+		r.stem = m[1]
+		r.number, _ = strconv.Atoi(m[2])
+		return r, true
+	}
+	if m := dated.FindStringSubmatch(name); m != nil {
+		r.stem, r.date = m[1]+m[3], m[2]
+		return r, true
+	}
+	return r, r.packed || r.partial
+}
+
+func unpackedName(name string) string { return strings.TrimSuffix(name, filepath.Ext(name)) }
+
+// A sibling is a file that was rotated away from a followed path, or a copy of one.
+type sibling struct {
+	rotatedName
+	path  string
+	id    fileID
+	size  int64
+	mtime time.Time
+}
+
+// siblings lists them, oldest first.
+func siblings(path string) []sibling {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	dir, stem := filepath.Split(path)
+	entries, _ := os.ReadDir(dir) // a directory that cannot be listed has none to offer
+	var found []sibling
+	plain := map[string]bool{} // a file that is being packed is there twice
+	for _, e := range entries {
+		plain[e.Name()] = true
+	}
+	for _, e := range entries {
+		r, ok := parseRotated(e.Name())
+		if !ok || r.partial || r.stem != stem || e.Name() == stem || r.packed && plain[unpackedName(e.Name())] {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		found = append(found, sibling{r, dir + e.Name(), idOf(info), info.Size(), info.ModTime()})
+	}
+	slices.SortFunc(found, func(a, b sibling) int {
+		switch {
+		case a.number >= 0 && b.number >= 0:
+			return cmp.Or(cmp.Compare(b.number, a.number), cmp.Compare(a.path, b.path))
+		case a.date != "" && b.date != "":
+			return cmp.Or(cmp.Compare(a.date, b.date), cmp.Compare(a.path, b.path))
+		}
+		return cmp.Or(a.mtime.Compare(b.mtime), cmp.Compare(a.path, b.path))
+	})
+	return found
+}
+
+// before finds what has to be read before the new file at a path, and gives the last of it.
+func (f *files) before(p *followed, g *generation) *generation {
+	f.mu.Lock()
+	last := p.last
+	f.mu.Unlock()
+	switch {
+	case last != nil:
+		return f.missed(p, last)
+	case len(f.known) > 0:
+		return f.catchUp(p.path, g)
+	}
+	return nil // the first start ever: what was rotated away is history
+}
+
+// missed takes up the files that came and went between two looks: rotated files that are not held, that are
+// no copy of what is held, and that were written after the last look at this path.
+func (f *files) missed(p *followed, prev *generation) *generation {
+	for _, s := range siblings(p.path) {
+		if s.mtime.Before(p.lastSeen) || f.holding(s.id) != nil {
+			continue
+		}
+		if hash, ok := siblingHash(s, f.limits); !ok || f.holds(hash) {
+			continue
+		}
+		prev = f.takeUp(s, prev, "", 0)
+	}
+	return prev
+}
+
+// catchUp takes up what was rotated away while squall was not running. The newest rotated file that an
+// earlier run knew tells where to begin: in it, and then in all that are newer.
+func (f *files) catchUp(path string, g *generation) (prev *generation) {
+	type match struct {
+		id  string
+		off int64
+	}
+	all := siblings(path)
+	matches := make([]match, len(all))
+	newest := len(all)
+	for i, s := range all {
+		if f.holding(s.id) != nil {
+			continue
+		}
+		if hash, ok := siblingHash(s, f.limits); ok {
+			if id, off, ok := f.earlier(s, hash, g); ok {
+				matches[i], newest = match{id, off}, i
+			}
+		}
+	}
+	resumed := g.stream != nil && g.off > 0
+	for i, s := range all {
+		known := matches[i].id != ""
+		switch {
+		case known && (!s.packed || i == newest && !resumed):
+			f.matched = true
+			if s.packed || matches[i].off < s.size {
+				prev = f.takeUp(s, prev, matches[i].id, matches[i].off)
+			}
+		case !known && i > newest && !resumed && f.holding(s.id) == nil:
+			prev = f.takeUp(s, prev, "", 0)
+		}
+	}
+	return prev
+}
+
+// earlier finds the stream of an earlier run whose first bytes s has: the inode's own, else that of which s
+// is a copy or an archive.
+func (f *files) earlier(s sibling, hash uint64, current *generation) (id string, off int64, ok bool) {
+	own := streamID(s.id, hash, 0)
+	if off, ok := f.positions.Position(own); ok {
+		return own, off, true
+	}
+	for _, id := range slices.Backward(f.known[hash]) {
+		if current.stream != nil && current.stream.ID == id {
+			continue
+		}
+		if off, ok := f.positions.Position(id); ok {
+			return id, off, true
+		}
+	}
+	return "", 0, false
+}
+
+// takeUp makes a rotated file a generation that is read after prev. With an id it goes on with that stream.
+func (f *files) takeUp(s sibling, prev *generation, id string, off int64) *generation {
+	var g *generation
+	if s.packed {
+		hash, _ := siblingHash(s, f.limits)
+		if id == "" {
+			id = streamID(s.id, hash, 0)
+		}
+		g = &generation{id: s.id, path: s.path, size: s.size, turned: -1, hash: hash, off: off}
+		g.stream = f.newStream(s.path, id)
+		f.add(g)
+	} else {
+		opened, fresh, err := f.open(s.path)
+		if err != nil || !fresh {
+			return prev
+		}
+		g = opened
+		if id != "" && g.stream != nil && off <= g.size {
+			g.stream = f.newStream(s.path, id)
+			g.resumeAt(off)
+		}
+	}
+	g.after = prev
+	return g
+}
+
+// siblingHash identifies a rotated file by its first bytes, unpacked.
+func siblingHash(s sibling, l limits) (hash uint64, ok bool) {
+	if s.size == 0 {
+		return 0, false
+	}
+	r, err := openLimited(s.path, l)
+	if err != nil {
+		return 0, false
+	}
+	defer r.Close()
+	nuls, head, _, err := readHead(r)
+	if err != nil || len(head) == 0 {
+		return 0, false
+	}
+	return headHash(nuls, head), true
+}
+
+// holds tells whether a generation with these first bytes is being read.
+func (f *files) holds(hash uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for g := range f.gens {
+		if g.stream != nil && g.hash == hash {
+			return true
+		}
+	}
+	return false
+}
+
+// missVanished tells once that an input has saved positions and none of their files is there: they were
+// rotated away for good, and what they held at the end is gone.
+func (f *files) missVanished(gens []*generation) {
+	if f.looks > 0 || len(f.known) == 0 || f.matched || len(gens) == 0 {
+		return
+	}
+	first := slices.MinFunc(gens, func(a, b *generation) int { return cmp.Compare(a.path, b.path) })
+	first.pending = append(first.pending, pipeline.Skip{
+		Bytes: pipeline.Unknown, Reason: pipeline.SkipVanished, Lost: true,
+	})
+}
+
+// lineStart gives the offset of the last line that is not whole at size.
+func lineStart(file *os.File, size int64) int64 {
+	tail := make([]byte, min(size, pipeline.MaxLine))
+	n, _ := file.ReadAt(tail, size-int64(len(tail)))
+	return size - int64(len(tail)) + int64(strings.LastIndexByte(string(tail[:n]), '\n')+1)
+}
