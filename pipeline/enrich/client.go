@@ -127,10 +127,20 @@ func parseAddr(b []byte) netip.Addr {
 	if len(b) < 2 || len(b) > 45 {
 		return netip.Addr{}
 	}
-	for _, c := range b {
-		if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F' || c == '.' || c == ':') {
+	dots, colons, double := 0, 0, false
+	for i, c := range b {
+		switch {
+		case c == '.':
+			dots++
+		case c == ':':
+			colons++
+			double = double || i > 0 && b[i-1] == ':'
+		case hexValue(c) < 0:
 			return netip.Addr{}
 		}
+	}
+	if colons == 0 && dots != 3 || colons > 0 && !double && colons != 7 && dots != 3 {
+		return netip.Addr{} // a version, a time
 	}
 	// The string is not kept: an address holds numbers alone, and the error is dropped.
 	a, err := netip.ParseAddr(unsafe.String(unsafe.SliceData(b), len(b)))

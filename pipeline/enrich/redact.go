@@ -344,11 +344,11 @@ func (rd *Redactor) sensitive(key []byte) bool {
 		return true
 	}
 	key = bytes.TrimRight(key, "]")
-	if i := bytes.LastIndexAny(key, "[."); i >= 0 {
+	if i := max(bytes.LastIndexByte(key, '['), bytes.LastIndexByte(key, '.')); i >= 0 {
 		key = key[i+1:]
-	}
-	if rd.keys[string(key)] {
-		return true
+		if rd.keys[string(key)] {
+			return true
+		}
 	}
 	for _, ending := range sensitiveEndings {
 		if len(key) >= len(ending) && string(key[len(key)-len(ending):]) == ending {
