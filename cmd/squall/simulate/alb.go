@@ -11,7 +11,7 @@ type alb struct {
 	stamp  []byte // the time to the second
 }
 
-func newALB(*time.Location) format { return &alb{second: -1} }
+func newALB(*time.Location) writer { return &alb{second: -1} }
 
 // logs: an ALB does not log its own health checks.
 func (a *alb) logs(r *request) bool { return !r.internal }

@@ -12,7 +12,7 @@ type ingressNginx struct {
 	names map[*siteRun]string
 }
 
-func newIngressNginx(zone *time.Location) format {
+func newIngressNginx(zone *time.Location) writer {
 	return &ingressNginx{nginx: nginx{zone: zone, second: -1}, names: map[*siteRun]string{}}
 }
 

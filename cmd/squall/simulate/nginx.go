@@ -13,7 +13,7 @@ type nginx struct {
 	local  []byte // $time_local of second
 }
 
-func newNginx(zone *time.Location) format { return &nginx{zone: zone, second: -1} }
+func newNginx(zone *time.Location) writer { return &nginx{zone: zone, second: -1} }
 
 // logs: what the edge answered never came here.
 func (n *nginx) logs(r *request) bool { return r.layer != Edge }
@@ -90,7 +90,7 @@ func appendUpstream(dst []byte, r *request) []byte {
 // nginxExtended writes the log_format that squall recommends: RecommendedNginx of package pipeline/format.
 type nginxExtended struct{ nginx }
 
-func newNginxExtended(zone *time.Location) format {
+func newNginxExtended(zone *time.Location) writer {
 	return &nginxExtended{nginx{zone: zone, second: -1}}
 }
 

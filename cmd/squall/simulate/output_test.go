@@ -106,7 +106,7 @@ var checks = map[string]check{
 func TestLinesParse(t *testing.T) {
 	for _, format := range Formats() {
 		var log bytes.Buffer
-		truth := simulate(t, Options{Scenario: named(t, "S02"), Format: format, Seed: 2}, &log)
+		truth := simulate(t, Options{Scenario: named(t, "S02"), Format: format, Seed: 2, Rate: 0.2, Pool: 5}, &log)
 		last, left, lines := int64(0), 0, 0
 		for line := range strings.Lines(log.String()) {
 			at, abandoned := checks[format](t, strings.TrimSuffix(line, "\n"))
@@ -161,7 +161,7 @@ func (f *file) Close() error { f.closed = true; return nil }
 
 // TestALBFiles: together they are the log, each holds its five minutes, and each is closed.
 func TestALBFiles(t *testing.T) {
-	o := Options{Scenario: named(t, "S02"), Seed: 6}
+	o := Options{Scenario: named(t, "S02"), Seed: 6, Rate: 0.2, Pool: 5}
 	files := map[string]*file{}
 	truth, err := RunALBFiles(t.Context(), o, 2, func(key string) (io.WriteCloser, error) {
 		if files[key] != nil {

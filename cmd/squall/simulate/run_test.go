@@ -13,10 +13,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/squall-sre/squall/pipeline/format"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -45,7 +48,7 @@ func TestDeterminism(t *testing.T) {
 		for _, format := range Formats() {
 			sum := func(seed uint64) (string, string) {
 				hash := sha256.New()
-				truth, err := json.Marshal(simulate(t, Options{Scenario: named(t, name), Format: format, Seed: seed}, hash))
+				truth, err := json.Marshal(simulate(t, Options{Scenario: named(t, name), Format: format, Seed: seed, Rate: 0.2, Pool: 5}, hash))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -67,7 +70,7 @@ func TestDeterminism(t *testing.T) {
 // TestFormatsTellTheSame: what happens does not depend on who writes it down.
 func TestFormatsTellTheSame(t *testing.T) {
 	var first SiteTruth
-	for i, format := range []string{"nginx", "nginx_extended", "ingress_nginx", "alb"} {
+	for i, format := range Formats() {
 		got := simulate(t, Options{Scenario: named(t, "S02"), Format: format, Seed: 3}, io.Discard).Sites[0]
 		got.Requests = nil // holds the formats' own status
 		if i == 0 {
@@ -86,7 +89,7 @@ var logged = regexp.MustCompile(`^(\S+) - - \[[^]]+\] "(\S+) (\S+) HTTP/[\d.]+" 
 func TestLittlesLaw(t *testing.T) {
 	for _, name := range []string{"S01", "flash_sale"} {
 		var log bytes.Buffer
-		truth := simulate(t, Options{Scenario: named(t, name), Seed: 5}, &log)
+		truth := simulate(t, Options{Scenario: named(t, name), Seed: 5, Rate: 0.2, Pool: 5}, &log)
 		site := truth.Sites[0]
 		panes := make([]float64, len(site.BusySystem))
 		start := truth.Start.UnixMilli()
@@ -127,6 +130,35 @@ func TestLittlesLaw(t *testing.T) {
 	}
 }
 
+// TestRecommendedNginx: nginx_extended is the log_format that package pipeline/format recommends, variable by
+// variable.
+func TestRecommendedNginx(t *testing.T) {
+	pattern, groups := "^", map[string]string{
+		"remote_user": "-", "time_local": `\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d [-+]\d{4}`, "request": `(?:GET|HEAD|POST) /\S* HTTP/(?:1\.1|2\.0)`,
+		"status": `\d{3}`, "body_bytes_sent": `\d+`, "msec": `\d{10}\.\d{3}`, "host": `shop\.example`, "http_x_forwarded_for": "-",
+		"request_time": `\d+\.\d{3}`, "upstream_addr": `-|10\.42\.0\.1[01]:8080`, "upstream_status": `-|\d{3}`, "upstream_response_time": `-|\d+\.\d{3}`,
+		"upstream_response_length": `-|\d+`, "upstream_cache_status": "-", "limit_req_status": "-",
+		"remote_addr": `[0-9a-f.:]+`, "http_referer": `[^"]+`, "http_user_agent": `[^"]+`,
+	}
+	rest := format.RecommendedNginx
+	for _, at := range regexp.MustCompile(`\$\w+`).FindAllString(rest, -1) {
+		before, after, _ := strings.Cut(rest, at)
+		group, ok := groups[at[1:]]
+		if !ok {
+			t.Fatalf("the format has a variable %s that the simulator does not write", at)
+		}
+		pattern, rest = pattern+regexp.QuoteMeta(before)+"(?:"+group+")", after
+	}
+	line := regexp.MustCompile(pattern + regexp.QuoteMeta(rest) + "\n$")
+	var log bytes.Buffer
+	simulate(t, Options{Scenario: named(t, "S02"), Seed: 2, Rate: 0.2, Pool: 5}, &log)
+	for l := range bytes.Lines(log.Bytes()) {
+		if !line.Match(l) {
+			t.Fatalf("%s is not %s", l, format.RecommendedNginx)
+		}
+	}
+}
+
 func millis(t *testing.T, seconds, ms string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(seconds+ms, 10, 64)
@@ -140,7 +172,7 @@ func millis(t *testing.T, seconds, ms string) int64 {
 func TestConservation(t *testing.T) {
 	for _, name := range Names() {
 		var count lineCounter
-		truth := simulate(t, Options{Scenario: named(t, name), Seed: 11}, &count)
+		truth := simulate(t, Options{Scenario: named(t, name), Seed: 11, Rate: 0.2, Pool: 5}, &count)
 		if truth.Lines != int(count) {
 			t.Errorf("%s: %d lines written, the truth says %d", name, count, truth.Lines)
 		}

@@ -106,29 +106,25 @@ func TestShortCircuitInPHP(t *testing.T) {
 }
 
 func TestShortCircuitInNginx(t *testing.T) {
-	for _, seed := range seeds {
-		var log bytes.Buffer
-		truth := simulate(t, Options{Scenario: named(t, "S03"), Seed: seed}, &log)
-		heads := 0
-		for line := range bytes.Lines(log.Bytes()) {
-			f := logged.FindSubmatch(bytes.TrimSuffix(line, []byte("\n")))
-			if f == nil {
-				t.Fatalf("unexpected line %s", line)
-			}
-			if string(f[2]) != "HEAD" {
-				continue
-			}
-			heads++
-			took := millis(t, string(f[9]), string(f[10]))
-			if string(f[4]) != "200" || string(f[13]) != "-" || string(f[12]) != "-" || took < 1 || took > 4 {
-				t.Fatalf("not answered by nginx in 2 ms: %s", line)
-			}
+	var log bytes.Buffer
+	truth := simulate(t, Options{Scenario: named(t, "S03"), Seed: 20}, &log)
+	heads, short := 0, 0
+	for line := range bytes.Lines(log.Bytes()) {
+		if !bytes.Contains(line, []byte(`] "HEAD /checkout/`)) {
+			continue
 		}
-		s := truth.Sites[0]
-		near(t, "HEADs", float64(heads), 92000, 0)
-		near(t, "abandoned", float64(s.Abandoned), 0, 0)
-		near(t, "worker-seconds of the HEADs", share(&s, "HEAD", "/checkout/{id}"), 0, 0)
+		heads++
+		tail := ` uaddr="-" us="-" urt="-" ul="-" cs=- lrs=-` + "\n"
+		if bytes.HasSuffix(line, []byte(" rt=0.002"+tail)) || bytes.HasSuffix(line, []byte(" rt=0.003"+tail)) {
+			short++
+		}
 	}
+	s := truth.Sites[0]
+	near(t, "HEADs", float64(heads), 92000, 0)
+	near(t, "answered by nginx in about 2 ms", float64(short), 92000, 0)
+	near(t, "with 200", float64(s.Requests["HEAD"][200]), 92000, 0)
+	near(t, "abandoned", float64(s.Abandoned), 0, 0)
+	near(t, "worker-seconds of the HEADs", share(&s, "HEAD", "/checkout/{id}"), 0, 0)
 }
 
 func TestExpensiveCrawl(t *testing.T) {
@@ -164,7 +160,7 @@ func TestBiggerStormNoStall(t *testing.T) {
 
 // TestHalvesOfTheComposite: five blips and five slow nights, and never both.
 func TestHalvesOfTheComposite(t *testing.T) {
-	for _, seed := range seeds {
+	for _, seed := range seeds[:1] {
 		s := simulate(t, Options{Scenario: named(t, "S11"), Seed: seed}, io.Discard).Sites[0]
 		blips, nights := episodes(s.Minutes, func(m MinuteTruth) bool {
 			return m.Abandoned >= 20 && float64(m.Abandoned) >= 0.05*float64(m.Lines)
@@ -202,7 +198,7 @@ func episodes(minutes []MinuteTruth, holds func(MinuteTruth) bool) []time.Time {
 // TestQuietControls: nothing in them hurts anybody.
 func TestQuietControls(t *testing.T) {
 	for _, name := range []string{"quiet_day", "uptime_monitor", "flash_sale"} {
-		for _, seed := range seeds {
+		for _, seed := range seeds[:1] {
 			truth := simulate(t, Options{Scenario: named(t, name), Seed: seed}, io.Discard)
 			s := &truth.Sites[0]
 			if s.AbandonedPatience != 0 || s.FirstHurt != nil || serverErrors(s) != 0 {
@@ -227,8 +223,8 @@ func TestQuietControls(t *testing.T) {
 func TestDailyRhythm(t *testing.T) {
 	zone := time.FixedZone("+0900", 9*3600)
 	s := named(t, "quiet_day")
-	s.Sites[0].Organic.Surges = nil
-	truth := simulate(t, Options{Scenario: s, Seed: 4, Zone: zone}, io.Discard)
+	s.Sites[0].Organic.Surges, s.Sites[0].Monitors = nil, nil
+	truth := simulate(t, Options{Scenario: s, Seed: 4, Zone: zone, Rate: 0.3}, io.Discard)
 	var hours [24]int
 	for _, m := range truth.Sites[0].Minutes {
 		hours[m.Start.In(zone).Hour()] += m.Lines

@@ -146,7 +146,7 @@ func newSiteRun(site Site, sc *Scenario, seed uint64) *siteRun {
 // simulation is the state of a run.
 type simulation struct {
 	sites  []*siteRun
-	format format
+	writer writer
 	order  order
 	seq    uint64
 	ids    *rand.Rand
@@ -172,7 +172,7 @@ func run(ctx context.Context, o Options, write func(*request, []byte) error, flu
 	}
 	end := sc.Start.Add(sc.Duration)
 	m := &simulation{
-		format: build(sc.Zone), ids: rand.New(rand.NewPCG(o.Seed, 0)), pace: o.Pace, write: write, flush: flush,
+		writer: build(sc.Zone), ids: rand.New(rand.NewPCG(o.Seed, 0)), pace: o.Pace, write: write, flush: flush,
 		truth: Truth{
 			Scenario: sc.Name, Format: o.Format, Seed: o.Seed, Zone: sc.Zone.String(),
 			Start: sc.Start.UTC(), End: end.UTC(),
@@ -296,11 +296,11 @@ func (m *simulation) drain(ctx context.Context, t int64) error {
 				return err
 			}
 		}
-		status := m.format.status(r)
-		logged := m.format.logs(r)
+		status := m.writer.status(r)
+		logged := m.writer.logs(r)
 		r.site.ledger.leave(r, status, logged)
 		if logged {
-			m.line = m.format.append(m.line[:0], r)
+			m.line = m.writer.append(m.line[:0], r)
 			if err := m.write(r, m.line); err != nil {
 				return fmt.Errorf("write the log: %w", err)
 			}

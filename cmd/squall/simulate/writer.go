@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// format writes requests as lines. It belongs to one run.
-type format interface {
+// writer writes requests as lines of one format. It belongs to one run.
+type writer interface {
 	// logs tells whether such a balancer would write a line at all.
 	logs(r *request) bool
 	// status is what the line says.
@@ -18,7 +18,7 @@ type format interface {
 }
 
 // formats holds one line a format. The names are those of package pipeline/format.
-var formats = map[string]func(zone *time.Location) format{
+var formats = map[string]func(zone *time.Location) writer{
 	"nginx":          newNginx,
 	"nginx_extended": newNginxExtended,
 	"ingress_nginx":  newIngressNginx,
