@@ -34,11 +34,8 @@ func newCheckCommand(families Families) *cobra.Command {
 
 // checkConfig gives the effective configuration of a file.
 func checkConfig(path string, families Families) ([]byte, error) {
-	c, err := LoadConfig(path, os.LookupEnv)
+	c, err := LoadValid(path, os.LookupEnv, families)
 	if err != nil {
-		return nil, err
-	}
-	if err := c.Validate(families); err != nil {
 		return nil, err
 	}
 	if err := c.RequireSources(); err != nil {

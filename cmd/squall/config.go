@@ -209,10 +209,9 @@ const defaultLateness = 5 * time.Second
 
 // Default is the configuration of an empty file: no sources, no Loki, alerts on standard output.
 func Default() *Config {
-	c, err := parseConfig("", nil, func(string) (string, bool) { return "", false })
-	if err != nil { // an empty file has no faults: config_test.go holds this
-		return &Config{}
-	}
+	c := defaults()
+	c.root = &node{shape: mapShape}
+	c.fill()
 	return c
 }
 
@@ -239,36 +238,57 @@ func defaults() *Config {
 }
 
 // LoadConfig reads and checks a configuration file. It reports as many faults as it finds, each as
-// file:line:column; the settings of kinds are checked when the kinds are made (see Config.Validate). env looks
-// up environment variables, as os.LookupEnv does.
+// file:line:column; the settings of kinds are checked when the kinds are made (see LoadValid). env looks up
+// environment variables, as os.LookupEnv does.
 func LoadConfig(path string, env func(string) (string, bool)) (*Config, error) {
-	f, err := os.Open(path)
+	c, faults, err := readConfig(path, env)
+	if err == nil {
+		err = faults.sorted()
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	return c, nil
+}
+
+// LoadValid does what LoadConfig does and validates the settings of every kind too (see Config.Validate): the
+// faults of both are told at once.
+func LoadValid(path string, env func(string) (string, bool), f Families) (*Config, error) {
+	c, faults, err := readConfig(path, env)
+	if err != nil {
+		return nil, err
+	}
+	if err := append(faults, c.validate(f)...).sorted(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func readConfig(path string, env func(string) (string, bool)) (*Config, configErrors, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close() // it was only read
 	text, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	return parseConfig(path, text, env)
 }
 
-func parseConfig(file string, text []byte, env func(string) (string, bool)) (*Config, error) {
-	root, err := readTree(file, bytes.TrimPrefix(text, []byte("\ufeff")), env)
+// parseConfig gives what could be read, and the faults of the rest.
+func parseConfig(file string, text []byte, env func(string) (string, bool)) (*Config, configErrors, error) {
+	root, faults, err := readTree(file, bytes.TrimPrefix(text, []byte("\ufeff")), env)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c := defaults()
 	c.root = root
-	d := &decoder{}
+	d := &decoder{errs: faults}
 	d.value(root, addressable(c))
 	c.fill()
-	d.errs = append(d.errs, c.check()...)
-	if err := d.errs.sorted(); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return c, append(d.errs, c.check()...), nil
 }
 
 // fill derives the defaults that depend on other values.

@@ -160,8 +160,9 @@ type Families struct {
 // Validate makes every configured kind once, and throws it away: afterwards the settings of all kinds are
 // known to be good, and what the kinds filled in by default is part of the effective configuration. Names
 // that a table does not hold are faults.
-func (c *Config) Validate(f Families) error {
-	var errs configErrors
+func (c *Config) Validate(f Families) error { return c.validate(f).sorted() }
+
+func (c *Config) validate(f Families) (errs configErrors) {
 	for i := range c.Sources {
 		s := &c.Sources[i]
 		tryKind(&errs, "source", s.Kind, s.Kind.node.place("type"), f.Sources, f.Source)
@@ -175,7 +176,7 @@ func (c *Config) Validate(f Families) error {
 	}
 	c.checkDetectors(&errs, f)
 	c.compileRules(&errs, f.Detectors)
-	return errs.sorted()
+	return errs
 }
 
 func (c *Config) checkDetectors(errs *configErrors, f Families) {
@@ -211,7 +212,7 @@ func (c *Config) keyPlace(n *node, k Kind) position {
 func tryKind(errs *configErrors, what string, k Kind, at position, known []string, make family) {
 	switch {
 	case k.Type == "": // said already
-	case !slices.Contains(known, k.Type):
+	case !slices.Contains(known, k.Type[strings.LastIndexByte(k.Type, '+')+1:]): // cri+nginx: a framing first
 		errs.add(at, "%s", unknown(what, k.Type, known))
 	default:
 		errs.take(at, fmt.Sprintf("%s %s", what, k.Type), make(k.Type, k.Decode))

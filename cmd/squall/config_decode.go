@@ -233,6 +233,10 @@ func (d *decoder) mapping(n *node, v reflect.Value) {
 }
 
 func (d *decoder) list(n *node, v reflect.Value) {
+	if n.shape == mapShape {
+		d.errs.add(n.at, "want a list, not a mapping")
+		return
+	}
 	if n.shape != listShape {
 		d.errs.add(n.at, "want a list, not %s: write [%s]", n.shown(), n.raw)
 		return

@@ -159,7 +159,11 @@ func (p printer) kind(k Kind) yaml.MapSlice {
 func (p printer) structure(v reflect.Value, n *node) yaml.MapSlice {
 	out := yaml.MapSlice{}
 	for _, f := range structFields(v.Type()) {
-		out = append(out, yaml.MapItem{Key: f.key, Value: p.value(f.key, v.FieldByIndex(f.index), n.get(f.key))})
+		x := v.FieldByIndex(f.index)
+		if (x.Kind() == reflect.Slice || x.Kind() == reflect.Map) && x.IsNil() {
+			continue // not given; an empty list may mean something else
+		}
+		out = append(out, yaml.MapItem{Key: f.key, Value: p.value(f.key, x, n.get(f.key))})
 	}
 	return out
 }
@@ -259,9 +263,7 @@ func (p printer) text(key, s string, n *node) string {
 		return redacted
 	}
 	for _, secret := range p.secrets {
-		if strings.Contains(s, secret) {
-			return redacted
-		}
+		s = strings.ReplaceAll(s, secret, redacted)
 	}
 	return escape(maskURL(s))
 }

@@ -83,6 +83,9 @@ func (n *node) find(path ...string) *node {
 
 // place is where the value at a path stands, or where the nearest thing above it does.
 func (n *node) place(path ...string) position {
+	if n == nil {
+		return position{}
+	}
 	at := n.at
 	for _, key := range path {
 		n = n.get(key)
@@ -123,16 +126,17 @@ type treeReader struct {
 	spent   bool // over maxConfigNodes: said once
 }
 
-// readTree parses a configuration. A file without a document is an empty mapping.
-func readTree(file string, text []byte, env func(string) (string, bool)) (*node, error) {
+// readTree parses a configuration. A file without a document is an empty mapping. An error says that there is
+// nothing to go on with; faults of single values are in the list.
+func readTree(file string, text []byte, env func(string) (string, bool)) (*node, configErrors, error) {
 	r := &treeReader{file: file, env: env, anchors: map[string]ast.Node{}}
 	empty := &node{shape: mapShape, at: position{file, 1, 1}}
 	if len(text) > maxConfigBytes {
-		return empty, configErrors{{position{file: file}, fmt.Sprintf("the file is larger than %d bytes", maxConfigBytes)}}
+		return nil, nil, configErrors{{position{file: file}, fmt.Sprintf("the file is larger than %d bytes", maxConfigBytes)}}
 	}
 	parsed, err := parser.ParseBytes(text, 0)
 	if err != nil {
-		return empty, configErrors{r.syntax(err)}
+		return nil, nil, configErrors{r.syntax(err)}
 	}
 	root := empty
 	seen := false
@@ -150,7 +154,10 @@ func readTree(file string, text []byte, env func(string) (string, bool)) (*node,
 	if root.shape == nullShape {
 		root = empty
 	}
-	return root, r.errs.sorted()
+	if r.spent {
+		return nil, nil, r.errs
+	}
+	return root, r.errs, nil
 }
 
 func (r *treeReader) syntax(err error) configError {
@@ -234,6 +241,7 @@ func (r *treeReader) scalar(out *node, n ast.Node) {
 	text, err := x.expand(out.raw)
 	if err != nil {
 		r.errs.add(out.at, "%v", err)
+		out.shape = nullShape // said: nothing more is to be found in it
 		return
 	}
 	out.text, out.expanded, out.secret = text, x.expanded, x.secret
@@ -367,7 +375,7 @@ func readSecret(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() // it was only read
 	text, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
 	if err != nil {
 		return "", err

@@ -73,12 +73,16 @@ func newWebServer(c webServerConfig) (*webServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("web.listen: %w", err)
 	}
-	return &webServer{webServerConfig: c, listener: l, server: &http.Server{
+	return &webServer{webServerConfig: c, listener: l, server: newHTTPServer(c)}, nil
+}
+
+func newHTTPServer(c webServerConfig) *http.Server {
+	return &http.Server{
 		Handler:           newWebHandler(c),
 		ReadHeaderTimeout: webHeaderTimeout, ReadTimeout: webReadTimeout,
 		WriteTimeout: webWriteTimeout, IdleTimeout: webIdleTimeout, MaxHeaderBytes: webMaxHeader,
 		ErrorLog: zap.NewStdLog(zap.NewNop()), // a client's broken handshake is no event of ours
-	}}, nil
+	}
 }
 
 // Addr is where the server listens.
@@ -159,7 +163,7 @@ func patient(next http.HandlerFunc) http.HandlerFunc {
 func say(w http.ResponseWriter, code int, line string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = fmt.Fprintln(w, alerts.Escape(line)) //nolint:errcheck // the client has left: nobody is to be told
+	_, _ = fmt.Fprintln(w, alerts.Escape(line)) // the client has left: nobody is to be told
 }
 
 func (c webServerConfig) ready(w http.ResponseWriter, _ *http.Request) {

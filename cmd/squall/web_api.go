@@ -52,5 +52,5 @@ func (c webServerConfig) sources(w http.ResponseWriter, _ *http.Request) {
 
 func writeJSON(w http.ResponseWriter, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(body) //nolint:errcheck // the client has left: nobody is to be told
+	_, _ = w.Write(body) // the client has left: nobody is to be told
 }
