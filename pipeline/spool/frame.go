@@ -1,0 +1,419 @@
+package spool
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// A message is a head and a zstd frame:
+//
+//	"SQ" version(1)
+//	uvarint  entries stored before this message since the spool began
+//	uvarint  entries in this message
+//	varint   time of the oldest and, varint, of the newest entry, ns
+//	uvarint  length of the body, bytes
+//	zstd     body
+//
+// The body is a run of batches. Strings are interned: uvarint 0, uvarint length and the bytes at the first use,
+// uvarint index+1 after that. Numbers that may be negative are zigzag varints.
+//
+//	stream   uvarint 0 and its definition at the first use, else index+1
+//	         definition: input, id, path, node, namespace, pod, container, uvarint n, n × (name, value)
+//	flags    1 last, 2 part (the rest of the batch is in the next message; To is not reached)
+//	from, to, lines     varint
+//	skips    uvarint n, n × (at, bytes varint, reason, lost byte)
+//	entries  uvarint n, n × (Δtime varint, uvarint length and the line, kind byte, reason, site, route,
+//	         method, uvarint status, request time varint, class byte, origin byte, abandoned byte)
+const (
+	frameVersion = 1
+
+	frameTarget = 256 << 10 // a frame of small batches is sealed at this many bytes
+	maxBody     = 7 << 20   // bytes: a larger batch is split, so that what cannot be compressed fits a message
+	maxString   = 4 << 10   // bytes of one name; longer ones are cut
+	maxMessage  = 8 << 20   // bytes, the server's limit for a payload
+
+	// The least bytes that a decoder needs for one of each; what claims more than fits is refused unread.
+	minEntryBytes = 12
+	minSkipBytes  = 4
+	minLabelBytes = 2
+
+	maxSkips  = 1 << 12 // of one batch: they are counted where they are found, here they are only told
+	maxLabels = 1 << 8  // of one stream
+)
+
+const (
+	flagLast = 1 << iota
+	flagPart
+)
+
+// A mark is where a frame brings one stream.
+type mark struct {
+	input, id string
+	to        int64
+	last      bool
+}
+
+// A frame is a message being built or waiting to be stored. It belongs to whoever holds it.
+type frame struct {
+	body    []byte
+	strings map[string]uint64
+	streams map[string]uint64
+	marks   []mark
+	keyID   string // first batch, for the message ID
+	keyFrom int64
+
+	entries        int64
+	oldest, newest int64
+	opened         int64 // ns, the clock's
+}
+
+func newFrame(now int64) *frame {
+	return &frame{
+		strings: map[string]uint64{}, streams: map[string]uint64{},
+		oldest: math.MaxInt64, newest: math.MinInt64, opened: now,
+	}
+}
+
+// batchSize is about how many bytes b takes in a frame.
+func batchSize(b *pipeline.Batch) int {
+	n := 256 + len(b.Stream.ID) + len(b.Stream.Path) + 24*len(b.Skips)
+	for i := range b.Entries {
+		n += entrySize(&b.Entries[i])
+	}
+	return n
+}
+
+// entrySize is the most that an entry takes, bytes.
+func entrySize(e *pipeline.Entry) int {
+	return min(len(e.Line), pipeline.MaxLine) + min(len(e.Site), maxString) + min(len(e.Route), maxString) +
+		min(len(e.Method), maxString) + len(e.Reason) + 64
+}
+
+// add encodes the entries of b from first up to end. A part is not the batch's last: it does not move the
+// stream's position.
+func (f *frame) add(b *pipeline.Batch, first, end int, part bool) {
+	if f.keyID == "" {
+		f.keyID, f.keyFrom = b.Stream.ID, b.From
+	}
+	f.stream(b.Stream)
+	flags, to, lines, skips := byte(0), b.To, b.Lines, b.Skips[:min(len(b.Skips), maxSkips)]
+	if part {
+		flags, to, lines, skips = flagPart, b.From, 0, nil
+	} else {
+		if b.Last {
+			flags = flagLast
+		}
+		f.marks = append(f.marks, mark{b.Stream.Input, b.Stream.ID, b.To, b.Last})
+	}
+	f.body = append(f.body, flags)
+	f.body = binary.AppendVarint(f.body, b.From)
+	f.body = binary.AppendVarint(f.body, to)
+	f.body = binary.AppendVarint(f.body, int64(lines))
+	f.body = binary.AppendUvarint(f.body, uint64(len(skips)))
+	for _, s := range skips {
+		f.body = binary.AppendVarint(f.body, s.At)
+		f.body = binary.AppendVarint(f.body, s.Bytes)
+		f.string(s.Reason)
+		f.body = append(f.body, bit(s.Lost))
+	}
+	f.body = binary.AppendUvarint(f.body, uint64(end-first))
+	last := int64(0)
+	for i := first; i < end; i++ {
+		f.entry(&b.Entries[i], last)
+		last = b.Entries[i].Time
+	}
+	f.entries += int64(end - first)
+}
+
+func (f *frame) entry(e *pipeline.Entry, last int64) {
+	f.oldest, f.newest = min(f.oldest, e.Time), max(f.newest, e.Time)
+	line := e.Line[:min(len(e.Line), pipeline.MaxLine)]
+	f.body = binary.AppendVarint(f.body, e.Time-last)
+	f.body = binary.AppendUvarint(f.body, uint64(len(line)))
+	f.body = append(f.body, line...)
+	f.body = append(f.body, byte(e.Kind))
+	f.string(string(e.Reason))
+	f.string(e.Site)
+	f.string(e.Route)
+	f.bytes(e.Method)
+	f.body = binary.AppendUvarint(f.body, uint64(e.Status))
+	f.body = binary.AppendVarint(f.body, e.RequestTime)
+	f.body = append(f.body, byte(e.Class), byte(e.Origin), byte(e.Abandoned))
+}
+
+func (f *frame) stream(s *pipeline.Stream) {
+	if n, ok := f.streams[s.ID]; ok {
+		f.body = binary.AppendUvarint(f.body, n+1)
+		return
+	}
+	f.streams[s.ID] = uint64(len(f.streams))
+	f.body = append(f.body, 0)
+	for _, v := range [...]string{s.Input, s.ID, s.Path, s.Node, s.Namespace, s.Pod, s.Container} {
+		f.string(v)
+	}
+	names := sortedKeys(s.Labels)
+	names = names[:min(len(names), maxLabels)]
+	f.body = binary.AppendUvarint(f.body, uint64(len(names)))
+	for _, name := range names {
+		f.string(name)
+		f.string(s.Labels[name])
+	}
+}
+
+func (f *frame) string(s string) {
+	s = s[:min(len(s), maxString)]
+	if n, ok := f.strings[s]; ok {
+		f.body = binary.AppendUvarint(f.body, n+1)
+		return
+	}
+	f.define(s)
+}
+
+// bytes is string without making one of what was seen before.
+func (f *frame) bytes(b []byte) {
+	b = b[:min(len(b), maxString)]
+	if n, ok := f.strings[string(b)]; ok {
+		f.body = binary.AppendUvarint(f.body, n+1)
+		return
+	}
+	f.define(string(b))
+}
+
+func (f *frame) define(s string) {
+	f.strings[s] = uint64(len(f.strings))
+	f.body = append(f.body, 0)
+	f.body = binary.AppendUvarint(f.body, uint64(len(s)))
+	f.body = append(f.body, s...)
+}
+
+// message closes the frame: before is how many entries were stored before it.
+func (f *frame) message(enc *zstd.Encoder, before int64) []byte {
+	oldest, newest := f.oldest, f.newest
+	if f.entries == 0 {
+		oldest, newest = 0, 0
+	}
+	b := make([]byte, 0, 64+len(f.body)/4)
+	b = append(b, 'S', 'Q', frameVersion)
+	b = binary.AppendUvarint(b, uint64(before))
+	b = binary.AppendUvarint(b, uint64(f.entries))
+	b = binary.AppendVarint(b, oldest)
+	b = binary.AppendVarint(b, newest)
+	b = binary.AppendUvarint(b, uint64(len(f.body)))
+	return enc.EncodeAll(f.body, b)
+}
+
+func bit(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// errFrame says that a message is not what a spool wrote.
+var errFrame = errors.New("not a spool message")
+
+// A head is what a message tells without being decompressed.
+type head struct {
+	before, entries int64
+	oldest, newest  int64 // ns
+	size            uint64
+	body            []byte // compressed
+}
+
+func readHead(msg []byte) (head, error) {
+	if len(msg) < 3 || msg[0] != 'S' || msg[1] != 'Q' {
+		return head{}, errFrame
+	}
+	if msg[2] != frameVersion {
+		return head{}, fmt.Errorf("spool message of version %d, this program reads %d: %w", msg[2], frameVersion, errFrame)
+	}
+	r := reader{b: msg[3:]}
+	h := head{
+		before: int64(r.uvarint()), entries: int64(r.uvarint()),
+		oldest: r.varint(), newest: r.varint(), size: r.uvarint(),
+	}
+	h.body = r.b
+	// A batch over maxBody is split, but one string or stream may follow the last entry that fitted.
+	if r.bad || h.before < 0 || h.entries < 0 || h.size > maxMessage {
+		return head{}, errFrame
+	}
+	return h, nil
+}
+
+// A decoder reads messages. What it returns points into memory of its own for each message, so it may be kept.
+// It belongs to one goroutine.
+type decoder struct{ zstd *zstd.Decoder }
+
+func newDecoder() (*decoder, error) {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxMessage))
+	if err != nil {
+		return nil, fmt.Errorf("make a zstd decoder: %w", err)
+	}
+	return &decoder{z}, nil
+}
+
+func (d *decoder) close() { d.zstd.Close() }
+
+func (d *decoder) decode(h head) ([]*pipeline.Batch, error) {
+	body, err := d.zstd.DecodeAll(h.body, make([]byte, 0, h.size))
+	if err != nil {
+		return nil, fmt.Errorf("decompress a spool message: %w", err)
+	}
+	if uint64(len(body)) != h.size {
+		return nil, errFrame
+	}
+	r := reader{b: body}
+	var batches []*pipeline.Batch
+	for len(r.b) > 0 && !r.bad {
+		batches = append(batches, r.batch())
+	}
+	if r.bad {
+		return nil, errFrame
+	}
+	return batches, nil
+}
+
+// A reader takes a body apart. After the first fault everything reads as zero and bad is set.
+type reader struct {
+	b       []byte
+	strings []string
+	streams []*pipeline.Stream
+	bad     bool
+}
+
+func (r *reader) fail() { r.bad, r.b = true, nil }
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(r.b)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) byte() byte {
+	if len(r.b) == 0 {
+		r.fail()
+		return 0
+	}
+	c := r.b[0]
+	r.b = r.b[1:]
+	return c
+}
+
+func (r *reader) take() []byte {
+	n := r.uvarint()
+	if n > uint64(len(r.b)) {
+		r.fail()
+		return nil
+	}
+	s := r.b[:n:n]
+	r.b = r.b[n:]
+	return s
+}
+
+// count reads how many things of at least size bytes follow.
+func (r *reader) count(size int) int {
+	n := r.uvarint()
+	if n > uint64(len(r.b)/size) {
+		r.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (r *reader) string() string {
+	n := r.uvarint()
+	if n == 0 {
+		s := string(r.take())
+		if !r.bad {
+			r.strings = append(r.strings, s)
+		}
+		return s
+	}
+	if n > uint64(len(r.strings)) {
+		r.fail()
+		return ""
+	}
+	return r.strings[n-1]
+}
+
+func (r *reader) stream() *pipeline.Stream {
+	if n := r.uvarint(); n > 0 || r.bad {
+		if n > uint64(len(r.streams)) || r.bad {
+			r.fail()
+			return nil
+		}
+		return r.streams[n-1]
+	}
+	s := &pipeline.Stream{Input: r.string(), ID: r.string(), Path: r.string()}
+	s.Node, s.Namespace, s.Pod, s.Container = r.string(), r.string(), r.string(), r.string()
+	if n := r.count(minLabelBytes); n > 0 {
+		s.Labels = make(map[string]string, n)
+		for range n {
+			name := r.string()
+			s.Labels[name] = r.string()
+		}
+	}
+	r.streams = append(r.streams, s)
+	return s
+}
+
+func (r *reader) batch() *pipeline.Batch {
+	b := &pipeline.Batch{Stream: r.stream()}
+	b.Last = r.byte()&flagLast != 0
+	b.From, b.To, b.Lines = r.varint(), r.varint(), int(r.varint())
+	if n := r.count(minSkipBytes); n > 0 {
+		b.Skips = make([]pipeline.Skip, n)
+		for i := range b.Skips {
+			b.Skips[i] = pipeline.Skip{At: r.varint(), Bytes: r.varint(), Reason: r.string(), Lost: r.byte() == 1}
+		}
+	}
+	if n := r.count(minEntryBytes); n > 0 {
+		b.Entries = make([]pipeline.Entry, n)
+		last := int64(0)
+		for i := 0; i < n && !r.bad; i++ {
+			r.entry(&b.Entries[i], last)
+			last = b.Entries[i].Time
+		}
+	}
+	return b
+}
+
+func (r *reader) entry(e *pipeline.Entry, last int64) {
+	e.Time = last + r.varint()
+	e.Line = r.take()
+	e.Kind = pipeline.ItemKind(r.byte())
+	e.Reason = pipeline.Reason(r.string())
+	e.Site, e.Route = r.string(), r.string()
+	if m := r.string(); m != "" {
+		e.Method = []byte(m)
+	}
+	status := r.uvarint()
+	e.Status, e.RequestTime = uint16(status), r.varint()
+	class, origin, abandoned := r.byte(), r.byte(), r.byte()
+	if status > math.MaxUint16 || class >= byte(pipeline.Classes) || origin >= byte(pipeline.Origins) ||
+		abandoned > byte(pipeline.Yes) || e.Kind > pipeline.Ignored {
+		r.fail()
+		return
+	}
+	e.Class, e.Origin, e.Abandoned = pipeline.Class(class), pipeline.Origin(origin), pipeline.Tri(abandoned)
+}

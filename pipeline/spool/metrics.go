@@ -1,0 +1,56 @@
+package spool
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Why stored or queued lines were lost.
+const (
+	dropDiskFull = "disk_full" // the oldest were removed to make room
+	dropClosed   = "closed"    // still queued when the time to close was over
+	dropCorrupt  = "corrupt"   // a store or a message could not be read
+)
+
+type metrics struct {
+	appendedBytes, appendedLines prometheus.Counter
+	storedBytes, storedLines     prometheus.Counter
+	repeatedLines, stalls        prometheus.Counter
+	recoveries, corrupt          prometheus.Counter
+	checkpointErrors             prometheus.Counter
+	dropped                      *prometheus.CounterVec
+	queueBytes, streamBytes      prometheus.Gauge
+	oldestSeconds, streams       prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: "squall_spool_" + name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts{Name: "squall_spool_" + name, Help: help})
+	}
+	m := &metrics{
+		appendedBytes:    counter("appended_bytes_total", "Bytes taken into the queue, before compression."),
+		appendedLines:    counter("appended_lines_total", "Lines taken into the queue."),
+		storedBytes:      counter("stored_bytes_total", "Bytes synced to disk, after compression."),
+		storedLines:      counter("stored_lines_total", "Lines synced to disk."),
+		repeatedLines:    counter("repeated_lines_total", "Lines refused because they had been taken before."),
+		stalls:           counter("stalls_total", "Batches refused because nothing was being stored."),
+		recoveries:       counter("recoveries_total", "Times the store was opened anew after a failed write."),
+		corrupt:          counter("corrupt_stores_total", "Stores that could not be opened and were moved aside."),
+		checkpointErrors: counter("checkpoint_errors_total", "Checkpoints of the positions that could not be written."),
+		queueBytes:       gauge("queue_bytes", "Bytes in memory that wait to be stored."),
+		streamBytes:      gauge("stream_bytes", "Bytes of lines on disk."),
+		oldestSeconds:    gauge("oldest_seconds", "Age of the oldest stored message."),
+		streams:          gauge("streams", "Log streams whose position is known."),
+		dropped: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "squall_spool_dropped_lines_total", Help: "Lines lost in the spool, by reason.",
+		}, []string{"reason"}),
+	}
+	for _, reason := range []string{dropDiskFull, dropClosed, dropCorrupt} {
+		m.dropped.WithLabelValues(reason)
+	}
+	return m
+}

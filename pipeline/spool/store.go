@@ -1,0 +1,214 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+const (
+	streamLines     = "LINES"
+	streamPositions = "POSITIONS"
+	subjectLines    = "lines"
+	subjectPosition = "positions"
+
+	// checkpoints is how many checkpoints of the positions are kept: when the last messages of LINES turn out
+	// to be torn, an older one holds.
+	checkpoints = 16
+
+	// The publisher is alone, so that repeats come only from its own retries, which are seconds apart.
+	duplicateWindow = 10 * time.Second
+
+	startTimeout   = 60 * time.Second // a store of many GiB whose index is gone is read through
+	requestTimeout = 10 * time.Second
+)
+
+// errCorrupt says that the files of the store cannot be opened by a server that is otherwise well.
+var errCorrupt = errors.New("the store's files cannot be opened")
+
+// A store is one run of the embedded server. After a failed write JetStream refuses everything until it is
+// started anew; the spool then closes this store and opens another.
+type store struct {
+	dir   string
+	srv   *server.Server
+	conn  *nats.Conn
+	js    jetstream.JetStream
+	lines jetstream.Stream
+	marks jetstream.Stream
+}
+
+func openStore(ctx context.Context, c *Config) (*store, error) {
+	dir := filepath.Join(c.Dir, "store")
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("make the spool's directory: %w", err)
+	}
+	// Whether there was a stream: when its files are there and JetStream does not know it, they are corrupt.
+	_, statErr := os.Stat(filepath.Join(dir, "jetstream", "$G", "streams", streamLines))
+	srv, err := startServer(ctx, dir, c.Log)
+	if err != nil {
+		return nil, err
+	}
+	s := &store{dir: dir, srv: srv}
+	if err := s.connect(ctx, c, statErr == nil); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func startServer(ctx context.Context, dir string, log *zap.Logger) (*server.Server, error) {
+	srv, err := server.NewServer(&server.Options{
+		ServerName: "squall-spool", DontListen: true, NoSigs: true, NoLog: true,
+		JetStream: true, StoreDir: dir, SyncAlways: true,
+		// Each stream has its own limit; the account's must not be in their way.
+		JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 1 << 60,
+		MaxPayload: maxMessage, MaxPending: 8 * maxMessage, DisableJetStreamBanner: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the embedded JetStream server: %w", err)
+	}
+	adapter := &serverLog{log: log, limit: rate.NewLimiter(1, 10), fatal: make(chan string, 1)}
+	srv.SetLoggerV2(adapter, false, false, false)
+	started := make(chan struct{})
+	go func() { defer close(started); srv.Start() }()
+	select {
+	case <-started:
+	case <-ctx.Done():
+		<-started // recovery cannot be cancelled
+		err = ctx.Err()
+	}
+	select {
+	case reason := <-adapter.fatal:
+		err = fmt.Errorf("start the embedded JetStream server: %s: %w", reason, errCorrupt)
+	default:
+		if err == nil && !srv.ReadyForConnections(startTimeout) {
+			err = fmt.Errorf("start the embedded JetStream server: not ready after %s", startTimeout)
+		}
+	}
+	if err != nil {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return nil, err
+	}
+	return srv, nil
+}
+
+func (s *store) connect(ctx context.Context, c *Config, existed bool) (err error) {
+	s.conn, err = nats.Connect("", nats.InProcessServer(s.srv), nats.MaxReconnects(0), nats.NoReconnect())
+	if err != nil {
+		return fmt.Errorf("connect to the embedded server: %w", err)
+	}
+	s.js, err = jetstream.New(s.conn, jetstream.WithDefaultTimeout(requestTimeout), jetstream.WithPublishAsyncMaxPending(2*window))
+	if err != nil {
+		return fmt.Errorf("connect to the embedded server: %w", err)
+	}
+	if _, err := s.js.Stream(ctx, streamLines); errors.Is(err, jetstream.ErrStreamNotFound) && existed {
+		return fmt.Errorf("stream %s was not recovered: %w", streamLines, errCorrupt)
+	}
+	s.lines, err = s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: streamLines, Subjects: []string{subjectLines},
+		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage,
+		MaxBytes: c.MaxBytes, MaxAge: c.MaxAge, Duplicates: min(duplicateWindow, c.MaxAge), AllowDirect: true,
+	})
+	if err != nil {
+		return s.opened(fmt.Errorf("open the stream %s: %w", streamLines, err))
+	}
+	s.marks, err = s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: streamPositions, Subjects: []string{subjectPosition}, MaxMsgs: checkpoints,
+		Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage, AllowDirect: true,
+	})
+	if err != nil {
+		return s.opened(fmt.Errorf("open the stream %s: %w", streamPositions, err))
+	}
+	return nil
+}
+
+// opened marks what a full disk, a refusal of rights or a cancelled start does not explain.
+func (s *store) opened(err error) error {
+	if isFull(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrPermission) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, errCorrupt)
+}
+
+func (s *store) close() {
+	if s.conn != nil {
+		s.conn.Close()
+	}
+	s.srv.Shutdown()
+	s.srv.WaitForShutdown()
+}
+
+// last gives the sequence of the last message of LINES, and state the whole.
+func (s *store) state(ctx context.Context) (jetstream.StreamState, error) {
+	info, err := s.lines.Info(ctx)
+	if err != nil {
+		return jetstream.StreamState{}, fmt.Errorf("ask for the state of %s: %w", streamLines, err)
+	}
+	return info.State, nil
+}
+
+// at gives the first message of LINES whose sequence is seq or higher.
+func (s *store) at(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error) {
+	return s.lines.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subjectLines))
+}
+
+// isFull tells an error of a full disk or an exhausted quota; JetStream hands on only the words.
+func isFull(err error) bool {
+	if err == nil {
+		return false
+	}
+	text := err.Error()
+	for _, sign := range []string{"no space left", "quota exceeded", "file too large", "insufficient", "out of space"} {
+		if strings.Contains(text, sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// serverLog hands the server's warnings to zap, at most one a second.
+type serverLog struct {
+	log   *zap.Logger
+	limit *rate.Limiter
+	fatal chan string
+}
+
+func (l *serverLog) Noticef(string, ...any) {}
+func (l *serverLog) Debugf(string, ...any)  {}
+func (l *serverLog) Tracef(string, ...any)  {}
+
+func (l *serverLog) Warnf(format string, v ...any) {
+	if l.limit.Allow() {
+		l.log.Warn("JetStream warns", zap.String("text", fmt.Sprintf(format, v...)))
+	}
+}
+
+func (l *serverLog) Errorf(format string, v ...any) {
+	if l.limit.Allow() {
+		l.log.Error("JetStream reports an error", zap.String("text", fmt.Sprintf(format, v...)))
+	}
+}
+
+// Fatalf is how the server says that it cannot start; startServer makes it an error.
+func (l *serverLog) Fatalf(format string, v ...any) {
+	select {
+	case l.fatal <- fmt.Sprintf(format, v...):
+	default:
+	}
+}
+
+var _ pipeline.Store = (*Spool)(nil)
+var _ pipeline.Positions = (*Spool)(nil)

@@ -1,0 +1,379 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+)
+
+const (
+	window = 4 // messages on their way to the disk; compression overlaps with the sync
+
+	ackTimeout      = 10 * time.Second
+	checkpointAfter = 5 * time.Second
+	gaugesAfter     = time.Second
+	maxRepairWait   = 5 * time.Second
+	finishTimeout   = 5 * time.Second
+)
+
+// A pending message is sent and not known to be stored. It is kept until then.
+type pending struct {
+	f      *frame
+	msg    []byte
+	id     string
+	future jetstream.PubAckFuture
+	err    error // of sending
+}
+
+// A writer takes frames from the queue and stores them. It is the only publisher of LINES: the sequence of every
+// message is known before it is sent, and a message is refused unless the one before it was stored.
+type writer struct {
+	s        *Spool
+	enc      *zstd.Encoder
+	inflight []pending
+
+	failures    int // repairs since something was stored
+	uncovered   int64
+	checkpoints struct {
+		size int64
+		at   time.Time
+	}
+	gaugesAt    time.Time
+	firstBefore int64 // entries stored before the oldest message that is kept
+	repairedAt  time.Time
+}
+
+func (w *writer) run(ctx context.Context) {
+	defer w.finish()
+	for ctx.Err() == nil {
+		if w.s.st == nil {
+			if w.s.queue.drained() {
+				return
+			}
+			w.repair(ctx, errors.New("the store is not open"))
+			continue
+		}
+		f, next, closed := w.s.queue.take()
+		if f != nil {
+			w.send(ctx, f)
+			if len(w.inflight) < window {
+				continue
+			}
+		}
+		switch {
+		case len(w.inflight) > 0:
+			if err := w.settle(ctx); err != nil && ctx.Err() == nil {
+				w.repair(ctx, err)
+			}
+		case closed:
+			return
+		default:
+			w.idle(ctx, next)
+		}
+		w.keep(ctx)
+	}
+}
+
+func (w *writer) idle(ctx context.Context, next time.Duration) {
+	if next <= 0 || next > gaugesAfter {
+		next = gaugesAfter
+	}
+	timer := time.NewTimer(next)
+	defer timer.Stop()
+	select {
+	case <-w.s.queue.filled:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (w *writer) send(ctx context.Context, f *frame) {
+	before := w.s.total
+	for _, p := range w.inflight {
+		before += p.f.entries
+	}
+	msg := f.message(w.enc, before)
+	p := pending{f: f, msg: msg}
+	p.id = fmt.Sprintf("%016x-%d-%016x", xxhash.Sum64String(f.keyID), f.keyFrom, xxhash.Sum64(msg))
+	if w.s.disk.short(int64(len(msg))) {
+		if err := w.purge(ctx, w.s.st, int64(len(msg))); err != nil {
+			w.s.cfg.Log.Warn("the disk is full and the oldest lines could not be removed", zap.Error(err))
+		}
+	}
+	w.publish(&p, w.s.last+uint64(len(w.inflight)))
+	w.inflight = append(w.inflight, p)
+}
+
+// publish sends p, to be stored right behind the message last.
+func (w *writer) publish(p *pending, last uint64) {
+	p.future, p.err = w.s.st.js.PublishMsgAsync(&nats.Msg{Subject: subjectLines, Data: p.msg},
+		jetstream.WithMsgID(p.id), jetstream.WithExpectLastSequence(last), jetstream.WithRetryAttempts(0))
+}
+
+// settle waits for the oldest message on its way.
+func (w *writer) settle(ctx context.Context) error {
+	p := &w.inflight[0]
+	if p.err != nil {
+		return p.err
+	}
+	timer := time.NewTimer(ackTimeout)
+	defer timer.Stop()
+	select {
+	case ack := <-p.future.Ok():
+		w.commit(ack.Sequence)
+		return nil
+	case err := <-p.future.Err():
+		return err
+	case <-timer.C:
+		return fmt.Errorf("store a message: no answer within %s", ackTimeout)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// commit notes that the oldest message on its way is stored.
+func (w *writer) commit(seq uint64) {
+	p := w.inflight[0]
+	w.inflight[0] = pending{}
+	w.inflight = w.inflight[1:]
+	s := w.s
+	s.positions.store(p.f.marks)
+	s.mu.Lock()
+	s.last = seq
+	s.total += p.f.entries
+	s.signal()
+	s.mu.Unlock()
+	s.m.storedBytes.Add(float64(len(p.msg)))
+	s.m.storedLines.Add(float64(p.f.entries))
+	w.uncovered += int64(len(p.msg))
+	w.failures = 0
+	s.queue.done(p.f, true)
+}
+
+// repair opens the store anew, makes room if the disk is full, and sends again what was not stored. It tries
+// once: while the store stays sick, run comes back here with growing pauses, the queue fills, and Append refuses.
+func (w *writer) repair(ctx context.Context, cause error) {
+	s := w.s
+	need := int64(frameTarget)
+	if len(w.inflight) > 0 {
+		need = int64(len(w.inflight[0].msg))
+	}
+	full := isFull(cause) || s.disk.short(need)
+	s.cfg.Log.Warn("the spool opens its store anew", zap.Error(cause), zap.Bool("disk_full", full), zap.Int("attempt", w.failures+1))
+	s.m.recoveries.Inc()
+	w.pause(ctx)
+	w.failures++
+	w.repairedAt = s.cfg.Now()
+	s.mu.Lock()
+	old := s.st
+	s.st = nil
+	s.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+	if full {
+		s.disk.release()
+	}
+	st, state, err := w.reopen(ctx)
+	if err == nil && full {
+		err = w.purge(ctx, st, need)
+	}
+	if err != nil {
+		s.cfg.Log.Warn("the spool could not be repaired", zap.Error(err))
+	}
+	if st == nil {
+		for i := range w.inflight {
+			w.inflight[i].future, w.inflight[i].err = nil, err
+		}
+		return
+	}
+	w.resume(st, state.LastSeq)
+	s.disk.reserve()
+}
+
+func (w *writer) pause(ctx context.Context) {
+	if w.failures == 0 {
+		return
+	}
+	timer := time.NewTimer(min(sealAfter<<min(w.failures, 8), maxRepairWait))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (w *writer) reopen(ctx context.Context) (*store, jetstream.StreamState, error) {
+	s := w.s
+	st, err := openStore(ctx, &s.cfg)
+	if errors.Is(err, errCorrupt) {
+		if _, moveErr := moveAside(filepath.Join(s.cfg.Dir, "store")); moveErr != nil {
+			return nil, jetstream.StreamState{}, errors.Join(err, moveErr)
+		}
+		s.m.corrupt.Inc()
+		s.m.dropped.WithLabelValues(dropCorrupt).Add(float64(s.total - w.firstBefore))
+		w.firstBefore = s.total
+		st, err = openStore(ctx, &s.cfg)
+	}
+	if err != nil {
+		return nil, jetstream.StreamState{}, err
+	}
+	state, err := st.state(ctx)
+	if err != nil {
+		st.close()
+		return nil, state, err
+	}
+	return st, state, nil
+}
+
+// resume takes st into use: what it has already of the messages on their way is stored, the rest is sent again.
+func (w *writer) resume(st *store, last uint64) {
+	s := w.s
+	s.mu.Lock()
+	s.st = st
+	known := s.last
+	s.signal()
+	s.mu.Unlock()
+	for known < last && len(w.inflight) > 0 {
+		known++
+		w.commit(known)
+	}
+	s.mu.Lock()
+	s.last = last
+	s.mu.Unlock()
+	for i := range w.inflight {
+		w.publish(&w.inflight[i], last+uint64(i))
+	}
+}
+
+// purge removes the oldest lines to make room for need bytes and more.
+func (w *writer) purge(ctx context.Context, st *store, need int64) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	state, err := st.state(ctx)
+	if err != nil || state.Msgs == 0 {
+		return err
+	}
+	// Only whole files are given back to the disk, and they have up to 8 MiB.
+	target := max(2*uint64(need), state.Bytes/8, 8<<20)
+	n := min(state.Msgs, target/max(state.Bytes/state.Msgs, 1)+1)
+	keep := state.FirstSeq + n
+	from, err := w.before(ctx, st, state.FirstSeq)
+	if err != nil {
+		return err
+	}
+	if err := st.lines.Purge(ctx, jetstream.WithPurgeSequence(keep)); err != nil {
+		return fmt.Errorf("remove the oldest lines: %w", err)
+	}
+	to, err := w.before(ctx, st, keep)
+	if err != nil {
+		return err
+	}
+	w.firstBefore = to
+	w.s.m.dropped.WithLabelValues(dropDiskFull).Add(float64(max(to-from, 0)))
+	return nil
+}
+
+// before tells how many entries were stored before the message seq, or in all when there is none.
+func (w *writer) before(ctx context.Context, st *store, seq uint64) (int64, error) {
+	msg, err := st.at(ctx, seq)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return w.s.total, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read message %d: %w", seq, err)
+	}
+	h, err := readHead(msg.Data)
+	return h.before, err
+}
+
+// keep does what is due: gauges, a checkpoint, and a repair when a small write failed while no lines come.
+func (w *writer) keep(ctx context.Context) {
+	s, now := w.s, w.s.cfg.Now()
+	if s.sick.Load() && now.Sub(w.repairedAt) >= maxRepairWait {
+		s.sick.Store(false)
+		w.repair(ctx, errors.New("a position or a value could not be written"))
+	}
+	if s.st == nil || ctx.Err() != nil {
+		return
+	}
+	if now.Sub(w.gaugesAt) >= gaugesAfter {
+		w.gauges(ctx)
+	}
+	due := min(max(8<<20, 16*w.checkpoints.size), max(s.cfg.MaxBytes/8, 1<<10))
+	if w.uncovered > 0 && (w.uncovered >= due || now.Sub(w.checkpoints.at) >= checkpointAfter) {
+		w.checkpoint(ctx)
+	}
+}
+
+// checkpoint writes all positions. When it fails, the next start reads more.
+func (w *writer) checkpoint(ctx context.Context) {
+	s := w.s
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	msg := s.positions.checkpoint(w.enc, s.last, s.total)
+	w.checkpoints.at = s.cfg.Now()
+	if _, err := s.st.js.Publish(ctx, subjectPosition, msg); err != nil {
+		s.m.checkpointErrors.Inc()
+		s.sick.Store(true)
+		return
+	}
+	w.uncovered, w.checkpoints.size = 0, int64(len(msg))
+}
+
+func (w *writer) gauges(ctx context.Context) {
+	s := w.s
+	w.gaugesAt = s.cfg.Now()
+	s.m.queueBytes.Set(float64(s.queue.bytes()))
+	s.m.streams.Set(float64(s.positions.size()))
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	state, err := s.st.state(ctx)
+	if err != nil {
+		return
+	}
+	s.m.streamBytes.Set(float64(state.Bytes))
+	age := 0.0
+	if state.Msgs > 0 {
+		age = max(s.cfg.Now().Sub(state.FirstTime).Seconds(), 0)
+	}
+	s.m.oldestSeconds.Set(age)
+}
+
+// finish counts what could not be stored and writes the last checkpoint.
+func (w *writer) finish() {
+	s := w.s
+	lost := int64(0)
+	for _, p := range w.inflight {
+		lost += p.f.entries
+	}
+	for {
+		f, _, _ := s.queue.take()
+		if f == nil {
+			break
+		}
+		lost += f.entries
+		s.queue.done(f, false)
+	}
+	if lost > 0 {
+		s.m.dropped.WithLabelValues(dropClosed).Add(float64(lost))
+		s.cfg.Log.Error("lines were still waiting when the spool was closed", zap.Int64("lines", lost))
+	}
+	if s.st != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
+		defer cancel()
+		if w.uncovered > 0 {
+			w.checkpoint(ctx)
+		}
+		w.gauges(ctx)
+	}
+	_ = w.enc.Close()
+}
