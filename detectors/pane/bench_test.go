@@ -15,9 +15,9 @@ const base = int64(1795683600) * 1e9
 
 const second = int64(time.Second)
 
-// traffic gives n records as a shop behind a balancer logs them: 5 ms apart, three sites, few routes, many
+// traffic gives n records, step ns apart, as a shop behind a balancer logs them: three sites, few routes, many
 // addresses.
-func traffic(seed uint64, n int) []pipeline.Record {
+func traffic(seed uint64, n int, step int64) []pipeline.Record {
 	random := rand.New(rand.NewPCG(seed, 1))
 	sites := []string{"shop.example", "www.example", "api.example"}
 	routes := []string{"/", "/product/{id}", "/checkout/{id}", "/search", "/feeds/{name}.xml", "/cart", "/login", "/media/{file}"}
@@ -31,7 +31,7 @@ func traffic(seed uint64, n int) []pipeline.Record {
 		r := &list[i]
 		r.Reset()
 		duration := int64(random.ExpFloat64()*0.3*1e3) * 1e6
-		r.End = base + int64(i)*5e6
+		r.End = base + int64(i)*step
 		r.Start, r.RequestTime = r.End-duration, duration
 		r.Site, r.Route = sites[random.IntN(3)], routes[random.IntN(8)]
 		r.Method = []byte(methods[random.IntN(5)])
@@ -57,7 +57,7 @@ func traffic(seed uint64, n int) []pipeline.Record {
 }
 
 func BenchmarkAdd(b *testing.B) {
-	records := traffic(1, 1<<12) // 20 s: the records of one pane and its neighbours, again and again
+	records := traffic(1, 1<<12, 5e6) // 20 s: the records of one pane and its neighbours, again and again
 	a := NewAssembler(Config{Pane: time.Minute})
 	src := a.Source("balancer", 5*time.Second)
 	b.ReportAllocs()
@@ -67,7 +67,7 @@ func BenchmarkAdd(b *testing.B) {
 }
 
 func BenchmarkAddOneKey(b *testing.B) {
-	records := traffic(1, 1<<12)
+	records := traffic(1, 1<<12, 5e6)
 	for i := range records {
 		records[i].Site, records[i].Route, records[i].Method = "shop.example", "/", []byte("HEAD")
 	}
@@ -100,7 +100,7 @@ func BenchmarkTopAddNew(b *testing.B) {
 
 // BenchmarkMergeAll merges five minutes of panes, as a detector's window does.
 func BenchmarkMergeAll(b *testing.B) {
-	panes := assemble(Config{}, 5*time.Second, traffic(2, 60000))
+	panes := assemble(Config{}, 5*time.Second, traffic(2, 60000, 5e6))
 	b.ReportAllocs()
 	for b.Loop() {
 		MergeAll(panes[0].Start, panes[len(panes)-1].End, panes)

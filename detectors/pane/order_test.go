@@ -42,7 +42,7 @@ func differ(t interface {
 
 func TestShuffledWithinLatenessGivesEqualPanes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		records := traffic(rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, 3000).Draw(t, "n"))
+		records := traffic(rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, 800).Draw(t, "n"), 50e6)
 		lateness := rapid.Int64Range(0, 30*second).Draw(t, "lateness")
 		// Default capacities too: what one pane holds here is below four times each of them.
 		cfg := rapid.SampledFrom([]Config{{}, roomy}).Draw(t, "cfg")
@@ -78,7 +78,7 @@ func shuffle(random *rand.Rand, records []pipeline.Record, lateness int64) []pip
 // Panes of nodes merge into the pane that one node would have made of all lines.
 func TestSplitOverNodesMergesToOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		records := traffic(rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, 2500).Draw(t, "n"))
+		records := traffic(rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, 800).Draw(t, "n"), 50e6)
 		nodes := rapid.IntRange(1, 8).Draw(t, "nodes")
 		random := rand.New(rand.NewPCG(2, rapid.Uint64().Draw(t, "split")))
 		parts := make([][]pipeline.Record, nodes)
@@ -112,7 +112,7 @@ func TestSplitOverNodesMergesToOne(t *testing.T) {
 }
 
 func TestMergeIdentity(t *testing.T) {
-	panes := assemble(Config{}, 0, traffic(5, 3000))
+	panes := assemble(Config{}, 0, traffic(5, 3000, 5e6))
 	for _, p := range panes {
 		empty := &Pane{Start: p.Start, End: p.End}
 		Merge(empty, p)
@@ -124,7 +124,7 @@ func TestMergeIdentity(t *testing.T) {
 
 // Twice delivered lines count twice (their source tells them apart), but sets and samples stay what they were.
 func TestDuplicatesLeaveSetsAlone(t *testing.T) {
-	records := traffic(6, 4000)
+	records := traffic(6, 4000, 5e6)
 	once := assemble(roomy, 0, records)
 	twice := assemble(roomy, 0, nil)
 	if len(twice) != 0 {

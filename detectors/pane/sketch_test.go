@@ -172,7 +172,7 @@ func TestSamplesAreASet(t *testing.T) {
 }
 
 func TestSampleHidesQueryAndAddress(t *testing.T) {
-	r := traffic(3, 1)[0]
+	r := traffic(3, 1, 1)[0]
 	r.Method, r.Path, r.Query = []byte("HEAD"), []byte("/reset"), []byte("token=secret")
 	r.Status, r.RequestTime = 499, 9_900_000_000
 	r.UserAgent = []byte("Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120 Safari")

@@ -1,0 +1,49 @@
+package pane
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestWindowsEqualMergeAll(t *testing.T) {
+	const length = 10 * second
+	panes := assemble(roomy, 5*time.Second, traffic(21, 4000, 250e6)) // 1,000 s
+	rapid.Check(t, func(t *rapid.T) {
+		w := NewWindows(10*time.Second, 5*time.Minute)
+		first := rapid.IntRange(0, len(panes)-1).Draw(t, "first")
+		for i := first; i < min(first+40, len(panes)); i++ {
+			w.Push(panes[i])
+			if !rapid.Bool().Draw(t, "look") {
+				continue
+			}
+			n := rapid.IntRange(1, 30).Draw(t, "panes")
+			end := panes[i].End
+			start := end - int64(n)*length
+			want := MergeAll(start, end, panes[max(first, i+1-n):i+1])
+			differ(t, w.View(start, end).String(), want.String())
+		}
+	})
+}
+
+func TestWindowsMergeFewPanes(t *testing.T) {
+	panes := assemble(Config{}, 5*time.Second, traffic(22, 10000, 100e6)) // 100 panes
+	w := NewWindows(10*time.Second, 5*time.Minute)
+	for _, p := range panes {
+		w.Push(p)
+		w.View(p.End-300*second, p.End)
+	}
+	if plain := 30 * len(panes); w.merges > plain/2 {
+		t.Errorf("%d merges for windows of 30 panes, %d without runs", w.merges, plain)
+	}
+	if len(w.runs) > 70 {
+		t.Errorf("%d runs kept", len(w.runs))
+	}
+	t.Logf("%.1f merges a window of 30 panes, %d runs kept", float64(w.merges)/float64(len(panes)), len(w.runs))
+	jump := &Pane{Start: panes[0].Start + 1e6*second, End: panes[0].Start + 1e6*second + 10*second, Jump: true}
+	w.Push(jump)
+	if v := w.View(jump.End-300*second, jump.End); len(v.Sites) != 0 {
+		t.Errorf("sites from before the jump: %v", v.SiteNames())
+	}
+}
