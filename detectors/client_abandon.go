@@ -2,6 +2,7 @@ package detectors
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/squall-sre/squall/detectors/pane"
@@ -68,4 +69,16 @@ func (d *clientAbandon) Evidence(w *Window, key Labels) Evidence {
 	e.Collateral = N(float64(all - most))
 	e.TopRoutes = w.topRoutes(site, isClient, func(c *pane.Cell) float64 { return float64(c.Abandoned) })
 	return e
+}
+
+func (d *clientAbandon) Touch(w *Window) string {
+	_, c, ok := w.only(isClient)
+	if !ok {
+		return ""
+	}
+	did := "a client that stayed"
+	if c.Abandoned > 0 {
+		did = "a client that gave up"
+	}
+	return fmt.Sprintf("%s: fires when %g a minute and %g %% of the requests are given up", did, d.PerMinute, d.Ratio*100)
 }

@@ -70,6 +70,9 @@ type Detector interface {
 	Span() time.Duration
 	// Detect looks at the merged panes of one window.
 	Detect(w *Window) []Finding
+	// Touch tells in words what the single line in w adds to what the detector watches and when that fires; "" when
+	// the line does not concern it.
+	Touch(w *Window) string
 	// Evidence explains one key over any window: the engine calls it with the merged panes of a whole episode.
 	Evidence(w *Window, key Labels) Evidence
 }

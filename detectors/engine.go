@@ -365,3 +365,6 @@ func (e *Engine) study(l lesson) {
 		e.baselines.learn(name, l.pane.Start, s)
 	}
 }
+
+// Span is the length of the longest window.
+func (e *Engine) Span() time.Duration { return time.Duration(e.keep) }

@@ -206,3 +206,31 @@ func codes(c *pane.Codes) map[string]int {
 	})
 	return m
 }
+
+// only finds the cell of a window that holds a single line.
+func (w *Window) only(match func(pane.Key) bool) (pane.Key, *pane.Cell, bool) {
+	for _, site := range w.Sites {
+		for k, c := range w.cells(site) {
+			if match(k) {
+				return k, c, true
+			}
+		}
+	}
+	return pane.Key{}, nil, false
+}
+
+// A Touched is what one line means to one detector.
+type Touched struct{ Detector, What string }
+
+// Touch tells, for a view that holds a single line, what it means to each detector that it concerns.
+func (e *Engine) Touch(view *pane.Pane) []Touched {
+	var out []Touched
+	for _, r := range e.detectors {
+		r.variants(view.SiteNames(), func(d Detector, sites []string) {
+			if what := d.Touch(e.window(view, sites)); what != "" {
+				out = append(out, Touched{r.name, what})
+			}
+		})
+	}
+	return out
+}

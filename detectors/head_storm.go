@@ -2,6 +2,7 @@ package detectors
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/squall-sre/squall/detectors/pane"
@@ -56,4 +57,13 @@ func (d *headStorm) Evidence(w *Window, key Labels) Evidence {
 		e.BaselinePerMinute, e.BaselineRatio = N(top.base.PerMinute), N(top.ratio())
 	}
 	return e
+}
+
+func (d *headStorm) Touch(w *Window) string {
+	k, _, ok := w.only(isHead)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("one HEAD on %s: fires at %g a minute on one route, and %g times what is usual for it",
+		k.Route, d.PerMinute, d.BaselineRatio)
 }

@@ -2,6 +2,7 @@ package detectors
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/squall-sre/squall/detectors/pane"
@@ -63,4 +64,17 @@ func (d *latency) Evidence(w *Window, key Labels) Evidence {
 		e.Route = e.TopRoutes[0].Key
 	}
 	return e
+}
+
+func (d *latency) Touch(w *Window) string {
+	_, c, ok := w.only(isClient)
+	if !ok {
+		return ""
+	}
+	took, timed := c.Latency.Quantile(1)
+	if !timed {
+		return "the line tells no request time that counts as latency"
+	}
+	return fmt.Sprintf("took %.3f s: fires when the 99th percentile of a minute is %s or more, of at least %d requests",
+		took, d.P99, d.Requests)
 }

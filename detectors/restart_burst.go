@@ -215,3 +215,11 @@ func rhythm(events []pipeline.Event) (float64, bool) {
 	}
 	return seconds(median), true
 }
+
+func (d *restartBurst) Touch(w *Window) string {
+	n := len(restarts(w.View.Events))
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d restarted: fires at %d containers within %s", n, d.Count, d.Window)
+}

@@ -2,6 +2,7 @@ package detectors
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/squall-sre/squall/detectors/pane"
@@ -62,4 +63,19 @@ func (d *saturation) Evidence(w *Window, key Labels) Evidence {
 		e.WorkerSecondsShare, e.CounterfactualBusyWorkers = own.WorkerSecondsShare, own.CounterfactualBusyWorkers
 	}
 	return e
+}
+
+func (d *saturation) Touch(w *Window) string {
+	_, c, ok := w.only(isClient)
+	if !ok {
+		return ""
+	}
+	if c.Busy.Untimed > 0 {
+		return "the line does not tell how long the origin worked"
+	}
+	pool := "the pool's size is not configured, so it stays silent"
+	if n := w.Pool(w.Sites[0]).Workers; n > 0 {
+		pool = fmt.Sprintf("fires when %.0f %% of %d workers are busy", d.Ratio*100, n)
+	}
+	return fmt.Sprintf("held a worker for %.3f to %.3f s: %s", seconds(c.Busy.Lower), seconds(c.Busy.Upper), pool)
 }

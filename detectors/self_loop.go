@@ -2,6 +2,7 @@ package detectors
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/squall-sre/squall/detectors/pane"
@@ -70,4 +71,11 @@ func (d *selfLoop) Evidence(w *Window, key Labels) Evidence {
 		e.Method, e.Route = top.key.Method, top.key.Route
 	}
 	return e
+}
+
+func (d *selfLoop) Touch(w *Window) string {
+	if _, _, ok := w.only(isOwn); !ok {
+		return ""
+	}
+	return fmt.Sprintf("a request from one of the site's own hosts: fires at %g a minute", d.PerMinute)
 }

@@ -22,6 +22,7 @@ type Item struct {
 	// Set by the road.
 	Line     []byte // the logical line, without its line end, framing removed
 	Offset   int64  // of its first byte in the stream
+	Number   int    // of its last physical line within the block, from 1
 	FrameSet bool   // the framing carried a time
 	Time     int64  // ns since the epoch: the record's, else the frame's, else the stream's last; 0: none yet
 	Late     bool   // its pane had been closed: shipped, not detected

@@ -231,11 +231,14 @@ func defaults() *Config {
 			},
 			BatchSize: 1 << 20, BatchWait: time.Second,
 		},
-		Notify: []NotifyConfig{{Type: "stdout", Kind: newKind("stdout", nil, nil)}},
+		Notify: []NotifyConfig{{Type: "stdout", Kind: newKind("stdout", stdoutNode, nil)}},
 		Web:    WebConfig{Listen: "127.0.0.1:9177"},
 		Fleet:  FleetConfig{Cluster: "default"},
 	}
 }
+
+// stdoutNode is the default notifier's mapping.
+var stdoutNode = &node{shape: mapShape, fields: []field{{key: "type", value: &node{shape: textShape, text: "stdout", raw: "stdout"}}}}
 
 // LoadConfig reads and checks a configuration file. It reports as many faults as it finds, each as
 // file:line:column; the settings of kinds are checked when the kinds are made (see LoadValid). env looks up

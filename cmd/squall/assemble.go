@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/alerts/notify"
+	"github.com/squall-sre/squall/detectors"
+	"github.com/squall-sre/squall/detectors/pane"
+	"github.com/squall-sre/squall/pipeline"
+	"github.com/squall-sre/squall/pipeline/enrich"
+	"github.com/squall-sre/squall/pipeline/format"
+	"github.com/squall-sre/squall/pipeline/source"
+)
+
+// families are the tables that a configuration refers to, for checking it without starting anything.
+func families() Families {
+	return Families{
+		Sources: source.Kinds(), Formats: format.Names(), Notifiers: notify.Kinds(), Detectors: detectors.Names(),
+		Source: func(_ string, decode func(any) error) error {
+			_, err := source.New(decode, source.Runtime{Name: "check", Logger: zap.NewNop(), Now: time.Now})
+			return err
+		},
+		Format: func(name string, decode func(any) error) error {
+			_, err := chooseFormat(name, decode)
+			return err
+		},
+		Notifier: func(_ string, decode func(any) error) error {
+			_, err := notify.New(decode, notify.Runtime{Name: "check", Stdout: io.Discard, Now: time.Now})
+			return err
+		},
+		Detector: func(name string, decode func(any) error) error {
+			_, err := detectors.New(name, decode)
+			return err
+		},
+	}
+}
+
+// A formatChoice is a format as configured: its name, perhaps with a framing in front, and its settings.
+type formatChoice struct {
+	name     string
+	settings formatSettings
+}
+
+// formatSettings is what a format's mapping may hold beside its type.
+type formatSettings struct {
+	LogFormat string `yaml:"log_format"` // for nginx: the string of nginx.conf
+}
+
+func chooseFormat(name string, decode func(any) error) (formatChoice, error) {
+	c := formatChoice{name: name}
+	if err := decode(&c.settings); err != nil {
+		return c, err
+	}
+	_, err := c.open(time.UTC)
+	return c, err
+}
+
+func (c formatChoice) open(zone *time.Location) (pipeline.Format, error) {
+	_, name := format.SplitFraming(c.name)
+	return format.New(format.Config{Name: name, LogFormat: c.settings.LogFormat, Zone: zone})
+}
+
+// newChain builds the enrichers.
+func newChain(c *Config, reg prometheus.Registerer) (*enrich.Chain, error) {
+	cfg := enrich.Config{Own: enrich.Own{Interfaces: c.Own.Interfaces}, Registerer: reg}
+	if c.Own.Interfaces {
+		prefixes, err := enrich.InterfacePrefixes()
+		if err != nil {
+			return nil, err
+		}
+		cfg.Interfaces = prefixes
+	}
+	cfg.Own.Addresses = prefixTexts(c.Own.Addresses)
+	cfg.TrustedProxies = prefixTexts(c.TrustedProxies)
+	for _, a := range c.Allowed {
+		cfg.Allowed = append(cfg.Allowed, enrich.Allowed{Name: a.Name, Addresses: prefixTexts(a.Addresses)})
+	}
+	for _, s := range c.Sites {
+		cfg.Sites = append(cfg.Sites, enrich.Site{Name: s.Name, Hosts: s.Hosts, Routes: s.Routes})
+	}
+	return enrich.New(cfg)
+}
+
+func prefixTexts(prefixes []Prefix) []string {
+	var out []string
+	for _, p := range prefixes {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// newJudge builds what run and replay share. reg may be nil.
+func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error) {
+	if reg == nil {
+		reg = prometheus.NewRegistry()
+	}
+	pools := map[string]detectors.Pool{}
+	controls := map[string][]string{}
+	for _, s := range c.Sites {
+		pools[s.Name] = detectors.Pool{Workers: s.Pool.Workers, Reclaim: s.Pool.ReclaimTimeout}
+		controls[s.Name] = s.Controls
+	}
+	other := detectors.Pool{Workers: c.SiteDefaults.Pool.Workers, Reclaim: c.SiteDefaults.Pool.ReclaimTimeout}
+	pool := func(site string) detectors.Pool {
+		if p, ok := pools[site]; ok {
+			return p
+		}
+		return other
+	}
+	engine, err := detectors.NewEngine(detectors.Config{
+		Pane: c.Pane, Cluster: c.Fleet.Cluster, Settings: detectorSettings(c), Pool: pool,
+	})
+	if err != nil {
+		return nil, err
+	}
+	manager, err := alerts.NewManager(alerts.Config{
+		Rules: c.ConfiguredRules(), Detectors: detectors.Names(), Registerer: reg,
+		Controls: func(site string) []string { return controls[site] },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &judge{
+		panes: pane.NewAssembler(pane.Config{
+			Pane: c.Pane, MaxOpen: maxOpen,
+			Reclaim: func(site string) time.Duration { return pool(site).Reclaim },
+		}),
+		engine: engine, manager: manager, metrics: newJudgeMetrics(reg),
+		sources: map[string]int{}, gaps: map[string]int64{}, total: tally{failed: map[string]uint64{}},
+	}, nil
+}
+
+func detectorSettings(c *Config) []detectors.Setting {
+	var out []detectors.Setting
+	for _, name := range detectors.Names() {
+		s := detectors.Setting{Name: name, Decode: c.DetectorFor("", name).Decode, Sites: map[string]func(any) error{}}
+		for i := range c.Sites {
+			for _, k := range c.Sites[i].Detectors {
+				if k.Type == name {
+					s.Sites[c.Sites[i].Name] = c.DetectorFor(c.Sites[i].Name, name).Decode
+				}
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// opener makes the framing and the format of each stream of an input: it is the Open of a road.
+type opener struct {
+	format formatChoice
+	zone   *time.Location
+	framed bool // the lines come from a container runtime
+	// opened is told of each stream's format, nil for nobody.
+	opened func(s *pipeline.Stream, f pipeline.Format)
+}
+
+func (o opener) open(s *pipeline.Stream, first []byte) (pipeline.Framer, pipeline.Format, error) {
+	framing, name := format.SplitFraming(o.format.name)
+	if framing == "" && (o.framed || name == "auto" && framedByRuntime(first)) {
+		framing = "container"
+	}
+	framer, err := format.NewFramer(framing)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := o.format.open(o.zone)
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.opened != nil {
+		o.opened(s, f)
+	}
+	return framer, f, nil
+}
+
+// framedByRuntime tells by a stream's first line whether a container runtime wrote it.
+func framedByRuntime(line []byte) bool {
+	line = bytes.TrimLeft(line, "\x00")
+	if bytes.HasPrefix(line, []byte(`{"log":"`)) {
+		return true
+	}
+	at, rest, _ := bytes.Cut(line, []byte{' '})
+	if len(at) < len("2006-01-02T15:04:05Z") || at[4] != '-' || at[10] != 'T' {
+		return false
+	}
+	return bytes.HasPrefix(rest, []byte("stdout ")) || bytes.HasPrefix(rest, []byte("stderr "))
+}
+
+// loadConfig reads and validates a file; "" gives the embedded default.
+func loadConfig(path string, env func(string) (string, bool)) (*Config, error) {
+	c := Default()
+	if path != "" {
+		var err error
+		if c, err = LoadConfig(path, env); err != nil {
+			return nil, usageError(err)
+		}
+	}
+	if err := c.Validate(families()); err != nil {
+		return nil, usageError(err)
+	}
+	return c, nil
+}
+
+// newRedactor builds the redaction.
+func newRedactor(c *Config) (*enrich.Redactor, error) {
+	r, err := enrich.NewRedactor(enrich.RedactConfig{
+		Query: c.Redact.Query, Keys: c.Redact.Keys, Client: c.Redact.Client, HMACKey: []byte(c.Redact.HMACKey),
+	})
+	if err != nil {
+		return nil, usageError(fmt.Errorf("redact: %w", err))
+	}
+	return r, nil
+}

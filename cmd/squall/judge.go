@@ -1,0 +1,265 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/detectors"
+	"github.com/squall-sre/squall/detectors/pane"
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// judge is the part that run and replay share: it takes work in, counts it into panes, lets the engine and the
+// rules look at every pane that closes, and hands the transitions out. It knows event time only, so that the
+// same lines give the same alerts however they came. It belongs to one goroutine.
+type judge struct {
+	panes   *pane.Assembler
+	engine  *detectors.Engine
+	manager *alerts.Manager
+	store   pipeline.Store // nil: nothing is kept
+	label   string         // the metrics' source label for all inputs; "": each input has its own
+	metrics *judgeMetrics
+
+	sources map[string]int   // assembler's number of each input
+	gaps    map[string]int64 // when an input last lost lines, in event time
+	closed  int64            // ns: the end of the last pane that was evaluated
+	total   tally
+
+	// settled is called after each evaluated pane, with what changed in it.
+	settled func(res *detectors.Result, transitions []alerts.Alert)
+}
+
+// tally is what a replay's summary and the accounting of a run need.
+type tally struct {
+	lines, parsed, late uint64
+	bytes               int64
+	failed              map[string]uint64
+	refused             uint64 // lines that the store would not take
+	first, last         int64  // ns: the span of event time that was seen
+	gaps                []gap
+}
+
+// gap is a place where log lines are missing.
+type gap struct {
+	Input  string `json:"source"`
+	At     string `json:"at"`
+	Reason string `json:"reason"`
+	Bytes  *int64 `json:"bytes,omitempty"`
+}
+
+// judgeMetrics counts what passed.
+type judgeMetrics struct {
+	lines, bytes, parsed, late *prometheus.CounterVec
+	failed, lost               *prometheus.CounterVec
+	watermark                  prometheus.Gauge
+	panes                      prometheus.Counter
+}
+
+func newJudgeMetrics(reg prometheus.Registerer) *judgeMetrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "squall_" + name, Help: help}, labels)
+		reg.MustRegister(c)
+		return c
+	}
+	m := &judgeMetrics{
+		lines:  counter("lines_read_total", "Physical log lines read.", "source"),
+		bytes:  counter("bytes_read_total", "Bytes of log lines read.", "source"),
+		parsed: counter("lines_parsed_total", "Lines that became a record, events, or were understood as neither.", "source"),
+		late:   counter("lines_late_total", "Lines whose pane was closed already: shipped, not detected.", "source"),
+		failed: counter("lines_failed_total", "Lines that fit no format, by reason: shipped, not detected.", "source", "reason"),
+		lost:   counter("lines_lost_total", "Lines, or gaps of unknown size, that are neither shipped nor spooled, by reason.", "source", "reason"),
+		watermark: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "squall_watermark_timestamp_seconds", Help: "Event time up to which everything was evaluated.",
+		}),
+		panes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "squall_panes_closed_total", Help: "Panes evaluated.",
+		}),
+	}
+	reg.MustRegister(m.watermark, m.panes)
+	return m
+}
+
+// source makes an input known before its first line: until it says otherwise it holds the watermark back.
+func (j *judge) source(input string, lateness time.Duration) int {
+	n, known := j.sources[input]
+	if !known {
+		n = j.panes.Source(input, lateness)
+		j.sources[input] = n
+		if j.label != "" {
+			return n
+		}
+		for _, c := range []*prometheus.CounterVec{j.metrics.lines, j.metrics.bytes, j.metrics.parsed, j.metrics.late} {
+			c.WithLabelValues(input)
+		}
+		for _, r := range pipeline.Reasons {
+			j.metrics.failed.WithLabelValues(input, string(r))
+		}
+	}
+	return n
+}
+
+// feed counts the items of the work in their panes.
+func (j *judge) feed(w *pipeline.Work) {
+	src := j.sources[w.Input]
+	for i := range w.Items {
+		it := &w.Items[i]
+		switch it.Kind {
+		case pipeline.IsRecord:
+			if it.Record.End == 0 {
+				continue // no line of this stream ever said when
+			}
+			j.total.see(it.Record.End)
+			it.Late = j.panes.Add(src, &it.Record)
+		case pipeline.IsEvents:
+			for _, e := range it.Events {
+				if e.Time != 0 {
+					j.total.see(e.Time)
+					it.Late = j.panes.AddEvent(src, e) || it.Late
+				}
+			}
+		}
+	}
+}
+
+// account counts what became of the lines of the work.
+func (j *judge) account(w *pipeline.Work) {
+	label := cmp.Or(j.label, w.Input)
+	parsed, late := 0, 0
+	for i := range w.Items {
+		if w.Items[i].Kind != pipeline.Failed {
+			parsed++
+		}
+		if w.Items[i].Late {
+			late++
+		}
+	}
+	j.total.lines += uint64(w.Batch.Lines)
+	j.total.parsed += uint64(parsed)
+	j.total.late += uint64(late)
+	j.total.bytes += w.Bytes
+	j.metrics.lines.WithLabelValues(label).Add(float64(w.Batch.Lines))
+	j.metrics.bytes.WithLabelValues(label).Add(float64(w.Bytes))
+	j.metrics.parsed.WithLabelValues(label).Add(float64(parsed))
+	j.metrics.late.WithLabelValues(label).Add(float64(late))
+	for reason, n := range w.Failed {
+		j.total.failed[string(reason)] += uint64(n)
+		j.metrics.failed.WithLabelValues(label, string(reason)).Add(float64(n))
+	}
+	for _, s := range w.Batch.Skips {
+		j.skip(w, s)
+	}
+}
+
+func (t *tally) see(at int64) {
+	if t.first == 0 || at < t.first {
+		t.first = at
+	}
+	t.last = max(t.last, at)
+}
+
+// maxGaps bounds the gaps that a summary lists.
+const maxGaps = 100
+
+// skip notes what a source read over. Where lines are gone, no verdict over that time is proven.
+func (j *judge) skip(w *pipeline.Work, s pipeline.Skip) {
+	if !s.Lost {
+		return
+	}
+	at := j.closed
+	if n := len(w.Items); n > 0 && w.Items[n-1].Time != 0 {
+		at = w.Items[n-1].Time
+	}
+	j.panes.Gap(j.sources[w.Input], at)
+	j.gaps[w.Input] = max(j.gaps[w.Input], at)
+	j.metrics.lost.WithLabelValues(cmp.Or(j.label, w.Input), s.Reason).Inc()
+	if len(j.total.gaps) < maxGaps {
+		g := gap{Input: w.Input, At: formatTime(at), Reason: s.Reason}
+		if s.Bytes != pipeline.Unknown {
+			g.Bytes = &s.Bytes
+		}
+		j.total.gaps = append(j.total.gaps, g)
+	}
+}
+
+// take counts the work, stores it and evaluates the panes that it closed.
+func (j *judge) take(w *pipeline.Work) {
+	j.feed(w)
+	j.account(w)
+	j.keep(w)
+	w.Release()
+	j.settle()
+}
+
+func (j *judge) keep(w *pipeline.Work) {
+	if j.store == nil {
+		return
+	}
+	if err := j.store.Append(&w.Batch); err != nil {
+		j.total.refused += uint64(len(w.Batch.Entries))
+		j.metrics.lost.WithLabelValues(w.Input, "spool").Add(float64(len(w.Batch.Entries)))
+	}
+}
+
+// settle evaluates every pane that has closed.
+func (j *judge) settle() {
+	for p := j.panes.Next(); p != nil; p = j.panes.Next() {
+		if p.End <= j.closed {
+			j.engine.Preload(p)
+			continue
+		}
+		j.closed = p.End
+		res := j.engine.Close(p)
+		for _, input := range slices.Sorted(maps.Keys(j.gaps)) {
+			if j.gaps[input] > p.End-int64(j.engine.Span()) {
+				res.GapSources = append(res.GapSources, input)
+			}
+		}
+		transitions := j.manager.Evaluate(res)
+		j.metrics.panes.Inc()
+		j.metrics.watermark.Set(float64(p.End) / 1e9)
+		if j.settled != nil {
+			j.settled(res, transitions)
+		}
+	}
+}
+
+// snapshot is what a judge must remember over a restart; it is kept in the spool.
+type snapshot struct {
+	Version int
+	Engine  []byte
+	Alerts  []byte
+	Gaps    map[string]int64
+}
+
+const snapshotVersion = 1
+
+func (j *judge) snapshot() (snapshot, error) {
+	engine, err := j.engine.Snapshot()
+	state, err2 := j.manager.Snapshot()
+	return snapshot{snapshotVersion, engine, state, maps.Clone(j.gaps)}, errors.Join(err, err2)
+}
+
+// restore sets a new judge to a snapshot. It returns from when the lines have to be read again, in ns.
+func (j *judge) restore(s snapshot) (from int64, err error) {
+	if s.Version != snapshotVersion {
+		return 0, errors.New("the saved state is of another version")
+	}
+	if j.closed, from, err = j.engine.Restore(s.Engine); err != nil {
+		return 0, err
+	}
+	if err := j.manager.Restore(s.Alerts); err != nil {
+		return 0, err
+	}
+	maps.Copy(j.gaps, s.Gaps)
+	return from, nil
+}
+
+func formatTime(ns int64) string {
+	return time.Unix(0, ns).UTC().Format("2006-01-02T15:04:05.999Z")
+}

@@ -1,0 +1,46 @@
+// Command squall tails the logs of balancers and ingresses, detects the storms that take websites down while
+// every dashboard stays green, ships the lines to Loki, and pages through Alertmanager when clients are hurt.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/prometheus/common/version"
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := newRootCommand().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "squall:", err)
+	}
+	os.Exit(exitCode(err))
+}
+
+// newRootCommand is the family of commands.
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "squall",
+		Short:         "detect the storms that take websites down while every dashboard stays green",
+		Version:       version.Info(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
+	root.AddCommand(
+		newRunCommand(),
+		newReplayCommand(),
+		newParseCommand(),
+		newExplainCommand(),
+		newCheckCommand(families()),
+		newSimulateCommand(),
+		newDemoCommand(),
+	)
+	return root
+}

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/squall-sre/squall/pipeline"
+	"github.com/squall-sre/squall/pipeline/enrich"
+	"github.com/squall-sre/squall/pipeline/format"
+	"github.com/squall-sre/squall/pipeline/source"
+)
+
+// replayer merges the lines of many files by event time into one judge.
+type replayer struct {
+	judge  *judge
+	chain  *enrich.Chain
+	format formatChoice
+	zone   *time.Location
+	site   string
+	stderr io.Writer
+
+	slots   []int // the assembler's sources that no file uses now
+	waiting int   // the assembler's source that stands for the files not yet opened
+}
+
+// replayMaxOpen is how many panes a replay may hold open: what is in no order of time (a list of pods) holds the
+// watermark back until it is read.
+const replayMaxOpen = 1 << 16
+
+func newReplayer(c *Config, f formatChoice, site string, stderr io.Writer) (*replayer, error) {
+	j, err := newJudge(c, nil, replayMaxOpen)
+	if err != nil {
+		return nil, err
+	}
+	chain, err := newChain(c, nil)
+	if err != nil {
+		return nil, err
+	}
+	j.label = "replay"
+	return &replayer{judge: j, chain: chain, format: f, zone: c.Timezone.Location, site: site, stderr: stderr}, nil
+}
+
+// A track is one file on its way through the road.
+type track struct {
+	path     string
+	first    int64         // ns: the time of its first line; the least int64 where it has none or no order
+	lateness time.Duration // how far behind its newest line a line may come
+	slot     int           // the assembler's source
+	head     *pipeline.Work
+	work     chan *pipeline.Work
+}
+
+// at is the time by which the track waits for its turn.
+func (t *track) at() int64 {
+	if t.first == math.MinInt64 {
+		return t.first
+	}
+	for i := range t.head.Items {
+		if at := t.head.Items[i].Time; at != 0 {
+			return at
+		}
+	}
+	return t.first
+}
+
+// run reads all paths to their end and evaluates all their panes.
+func (r *replayer) run(ctx context.Context, paths []string, stdin io.Reader) error {
+	files, err := source.Expand(paths)
+	if err != nil {
+		return usageError(err)
+	}
+	tracks, err := r.peek(ctx, files)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.merge(ctx, g, tracks, stdin) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	r.judge.panes.Flush()
+	r.judge.settle()
+	return nil
+}
+
+// merge takes the work of all files in the order of its time. Files are opened when their time has come, so that
+// a month of five-minute objects needs no month of descriptors.
+func (r *replayer) merge(ctx context.Context, g *errgroup.Group, tracks []*track, stdin io.Reader) error {
+	r.waiting = r.judge.source("", 0)
+	var active []*track
+	for {
+		for len(tracks) > 0 && (len(active) == 0 || tracks[0].first <= active[0].at()) {
+			t := tracks[0]
+			tracks = tracks[1:]
+			r.start(ctx, g, t, stdin)
+			r.await(tracks)
+			if r.next(ctx, t) {
+				active = append(active, t)
+			}
+			sortTracks(active)
+		}
+		if len(active) == 0 {
+			return ctx.Err()
+		}
+		t := active[0]
+		r.judge.take(t.head)
+		if !r.next(ctx, t) {
+			active = active[1:]
+		}
+		sortTracks(active)
+	}
+}
+
+func sortTracks(tracks []*track) {
+	slices.SortStableFunc(tracks, func(a, b *track) int { return cmp.Compare(a.at(), b.at()) })
+}
+
+// await keeps the watermark before the first line of the files that are still to be opened.
+func (r *replayer) await(tracks []*track) {
+	switch {
+	case len(tracks) == 0:
+		r.judge.panes.Done(r.waiting)
+	case tracks[0].first != math.MinInt64:
+		r.judge.panes.Observe(r.waiting, tracks[0].first-int64(tracks[0].lateness))
+	}
+}
+
+// start gives the track a source of the assembler and reads its file in a goroutine of the group.
+func (r *replayer) start(ctx context.Context, g *errgroup.Group, t *track, stdin io.Reader) {
+	if n := len(r.slots); n > 0 {
+		t.slot, r.slots = r.slots[n-1], r.slots[:n-1]
+		r.judge.panes.Reuse(t.slot, t.lateness)
+		r.judge.sources[t.path] = t.slot
+	} else {
+		t.slot = r.judge.source(t.path, t.lateness)
+	}
+	t.work = make(chan *pipeline.Work, 2)
+	g.Go(func() error {
+		defer close(t.work)
+		err := r.read(ctx, t.path, stdin, func(w *pipeline.Work) error {
+			select {
+			case t.work <- w:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("replay %s: %w", t.path, err)
+		}
+		return nil
+	})
+}
+
+// next waits for the track's next work; at its end the track is over.
+func (r *replayer) next(ctx context.Context, t *track) bool {
+	select {
+	case w, more := <-t.work:
+		if more {
+			t.head = w
+			return true
+		}
+	case <-ctx.Done():
+	}
+	r.judge.panes.Done(t.slot)
+	delete(r.judge.sources, t.path)
+	r.slots = append(r.slots, t.slot)
+	return false
+}
+
+// read takes one file, or standard input, down a road.
+func (r *replayer) read(ctx context.Context, path string, stdin io.Reader, take func(*pipeline.Work) error) error {
+	in := io.NopCloser(stdin)
+	if path != "-" {
+		var err error
+		if in, err = source.Open(path); err != nil {
+			return err
+		}
+	}
+	defer in.Close() //nolint:errcheck // it was only read
+	road := pipeline.NewRoad(pipeline.RoadConfig{
+		Input: path, Open: opener{format: r.format, zone: r.zone}.open, Enricher: r.chain.For(r.site), Take: take,
+	})
+	return source.ReadAll(ctx, &pipeline.Stream{Input: path, ID: path, Path: path}, in, road.Emit)
+}
+
+// peekBytes is how much of a file is read to learn when it begins and what it is.
+const peekBytes = 64 << 10
+
+// latenessOfFormat holds the formats that are delivered out of order.
+var latenessOfFormat = map[string]time.Duration{"alb": 10 * time.Minute}
+
+// unordered are the formats whose lines are in no order of time: they are read whole before all others.
+var unordered = map[string]bool{"pod_status": true}
+
+// peek opens each file once: for its first time, and to leave out what was delivered twice.
+func (r *replayer) peek(ctx context.Context, files []string) ([]*track, error) {
+	seen := map[objectID]string{}
+	var tracks []*track
+	for _, path := range files {
+		t := &track{path: path, first: math.MinInt64, lateness: defaultLateness}
+		if path != "-" {
+			id, err := identify(path)
+			if err != nil {
+				return nil, err
+			}
+			if other, twice := seen[id]; twice {
+				fmt.Fprintf(r.stderr, "%s is the same object as %s: it counts once\n", path, other)
+				continue
+			}
+			seen[id] = path
+			if err := r.peekInto(ctx, t); err != nil {
+				return nil, err
+			}
+		}
+		tracks = append(tracks, t)
+	}
+	slices.SortStableFunc(tracks, func(a, b *track) int { return cmp.Compare(a.first, b.first) })
+	return tracks, nil
+}
+
+var errPeeked = errors.New("enough was seen")
+
+// peekInto learns the first time and the format of a file from its first lines.
+func (r *replayer) peekInto(ctx context.Context, t *track) error {
+	in, err := source.Open(t.path)
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // it was only read
+	head := make([]byte, peekBytes)
+	n, err := io.ReadFull(bufio.NewReader(in), head)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("read %s: %w", t.path, err)
+	}
+	name := r.format.name
+	o := opener{format: r.format, zone: r.zone}
+	var chosen pipeline.Format
+	o.opened = func(_ *pipeline.Stream, f pipeline.Format) { chosen = f }
+	road := pipeline.NewRoad(pipeline.RoadConfig{
+		Input: t.path, Open: o.open, Enricher: r.chain.For(r.site),
+		Take: func(w *pipeline.Work) error {
+			for i := range w.Items {
+				if at := w.Items[i].Time; at != 0 {
+					t.first = at
+					break
+				}
+			}
+			return errPeeked
+		},
+	})
+	stream := &pipeline.Stream{Input: t.path, ID: t.path, Path: t.path}
+	err = source.ReadAll(ctx, stream, bytes.NewReader(head[:n]), road.Emit)
+	if err != nil && !errors.Is(err, errPeeked) {
+		return err
+	}
+	if c, ok := chosen.(*format.Auto); ok {
+		name, _ = c.Choice()
+	}
+	if d, ok := latenessOfFormat[name]; ok {
+		t.lateness = d
+	}
+	if unordered[name] {
+		t.first, t.lateness = math.MinInt64, math.MaxInt64/4
+	}
+	return nil
+}
+
+// An objectID tells two files apart by their content: size, beginning and end.
+type objectID struct {
+	size       int64
+	head, tail uint64
+}
+
+func identify(path string) (objectID, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return objectID{}, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	info, err := f.Stat()
+	if err != nil {
+		return objectID{}, err
+	}
+	id := objectID{size: info.Size()}
+	part := make([]byte, peekBytes)
+	for _, p := range []struct {
+		at  int64
+		sum *uint64
+	}{{0, &id.head}, {max(0, id.size-peekBytes), &id.tail}} {
+		n, err := f.ReadAt(part, p.at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return objectID{}, fmt.Errorf("read %s: %w", path, err)
+		}
+		*p.sum = xxhash.Sum64(part[:n])
+	}
+	return id, nil
+}

@@ -1,0 +1,303 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/pipeline"
+	"github.com/squall-sre/squall/pipeline/spool"
+)
+
+// runOptions are the flags of `squall run`.
+type runOptions struct {
+	config, level string
+	listen        string
+	profiles      bool
+}
+
+// newRunCommand makes `squall run`: the daemon.
+func newRunCommand() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run --config FILE",
+		Short: "tail logs, detect storms, ship the lines, and page when clients are hurt",
+		Long: "run is the daemon. SIGHUP or POST /-/reload loads the configuration again: a file with a fault changes\n" +
+			"nothing. SIGTERM ends it within 10 seconds; what was not shipped is shipped after the next start.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			load := func() (*Config, error) {
+				c, err := loadConfig(o.config, os.LookupEnv)
+				if err != nil {
+					return nil, err
+				}
+				if o.listen != "" {
+					c.Web.Listen = o.listen
+				}
+				return c, usageIf(c.RequireSources())
+			}
+			return serve(cmd.Context(), o, load, cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.config, "config", "", "configuration `FILE`")
+	f.StringVar(&o.level, "log.level", "info", "`LEVEL` of the log on standard error: debug, info, warn or error")
+	f.StringVar(&o.listen, "web.listen-address", "", "`ADDRESS` of the HTTP server, over the configuration's")
+	f.BoolVar(&o.profiles, "web.enable-pprof", false, "serve /debug/pprof")
+	if err := cmd.MarkFlagRequired("config"); err != nil {
+		cmd.RunE = func(*cobra.Command, []string) error { return err }
+	}
+	return cmd
+}
+
+func usageIf(err error) error {
+	if err == nil {
+		return nil
+	}
+	return usageError(err)
+}
+
+// serve runs services until ctx ends: the first, and after each reload another over the same spool.
+//
+//	source ──blocks──> road ──work──> judge ──alerts──> dispatcher ──> Alertmanager, webhook, stdout
+//	                                    │
+//	                                    └──batches──> spool ──> shipper ──> Loki
+func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdin io.Reader, stdout io.Writer) error {
+	log, err := newLogger(os.Stderr, o.level)
+	if err != nil {
+		return usageError(err)
+	}
+	defer log.Sync() //nolint:errcheck // a terminal cannot be synced
+	c, err := load()
+	if err != nil {
+		return err
+	}
+	process := prometheus.NewRegistry()
+	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		versioncollector.NewCollector("squall"))
+	store, err := spool.Open(ctx, spool.Config{
+		Dir: c.Spool.Dir, MaxBytes: int64(c.Spool.MaxBytes), MaxAge: c.Spool.MaxAge, Log: log.Named("spool"), Registerer: process,
+	})
+	if err != nil {
+		return fmt.Errorf("open the spool: %w", err)
+	}
+	defer closeSpool(store, log)
+	s := &server{options: o, load: load, log: log, store: store, stdin: stdin, stdout: stdout, reloads: make(chan chan error)}
+	first, err := s.build(c)
+	if err != nil {
+		return err
+	}
+	s.current.Store(first)
+	s.reloaded = newReloadMetrics(process)
+	web, err := newWebServer(webServerConfig{
+		Web: c.Web, Profiles: o.profiles, State: s, Log: log.Named("web"),
+		Gatherer: prometheus.Gatherers{process, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+			return s.current.Load().registry.Gather()
+		})},
+	})
+	if err != nil {
+		return err
+	}
+	system := systemd{turned: func() bool { return s.current.Load().beat.Swap(false) }, log: log.Named("systemd")}
+
+	var g run.Group
+	add := func(work func(context.Context) error) {
+		ctx, cancel := context.WithCancel(ctx)
+		g.Add(func() error { return work(ctx) }, func(error) { cancel() })
+	}
+	add(func(ctx context.Context) error { return s.run(ctx, system) })
+	add(web.Run)
+	add(system.Run)
+	add(func(ctx context.Context) error { return s.hangups(ctx) })
+	err = g.Run()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// stopGrace bounds each of the last steps of a stop; all of them end within 10 seconds.
+const stopGrace = 3 * time.Second
+
+func closeSpool(store *spool.Spool, log *zap.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	if err := store.Close(ctx); err != nil {
+		log.Error("the spool did not close cleanly", zap.Error(err))
+	}
+}
+
+// server holds what outlives a reload, and the service of the configuration in effect.
+type server struct {
+	options runOptions
+	load    func() (*Config, error)
+	log     *zap.Logger
+	store   *spool.Spool
+	stdin   io.Reader
+	stdout  io.Writer
+
+	current  atomic.Pointer[service]
+	reloads  chan chan error
+	reloaded reloadMetrics
+	stopping sync.Once
+}
+
+type reloadMetrics struct{ ok, at prometheus.Gauge }
+
+func newReloadMetrics(reg prometheus.Registerer) reloadMetrics {
+	m := reloadMetrics{
+		ok: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "squall_config_last_reload_successful", Help: "Whether the last load of the configuration succeeded.",
+		}),
+		at: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "squall_config_last_reload_success_timestamp_seconds", Help: "When the configuration in effect was loaded.",
+		}),
+	}
+	reg.MustRegister(m.ok, m.at)
+	m.done(nil)
+	return m
+}
+
+func (m reloadMetrics) done(err error) {
+	if err != nil {
+		m.ok.Set(0)
+		return
+	}
+	m.ok.Set(1)
+	m.at.SetToCurrentTime()
+}
+
+// run keeps one service running, and replaces it when a reload succeeded.
+func (s *server) run(ctx context.Context, system systemd) error {
+	for {
+		d := s.current.Load()
+		inner, stop := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- d.run(inner, func() { s.tell(system.Ready()) }) }()
+		next, reply, err := s.await(ctx, ended, system)
+		if next == nil {
+			s.stopping.Do(func() { s.tell(system.Stopping()) })
+			stop()
+			if err == nil {
+				err = <-ended
+			}
+			return err
+		}
+		stop()
+		if err := <-ended; err != nil {
+			s.log.Error("the service of the old configuration ended badly", zap.Error(err))
+		}
+		s.current.Store(next)
+		s.log.Info("configuration reloaded")
+		reply <- nil
+	}
+}
+
+// await waits for the end, or for a reload that succeeds: then it returns the next service.
+func (s *server) await(ctx context.Context, ended chan error, system systemd) (*service, chan error, error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, nil, nil
+		case err := <-ended:
+			if err == nil {
+				err = context.Canceled // every input came to its end
+			}
+			return nil, nil, err
+		case reply := <-s.reloads:
+			s.tell(system.Reloading())
+			c, err := s.load()
+			var d *service
+			if err == nil {
+				d, err = s.build(c)
+			}
+			s.reloaded.done(err)
+			if err == nil {
+				return d, reply, nil
+			}
+			s.log.Error("the configuration was not reloaded: nothing has changed", zap.Error(err))
+			s.tell(system.Ready())
+			reply <- err
+		}
+	}
+}
+
+// tell notes when systemd could not be told.
+func (s *server) tell(err error) {
+	if err != nil {
+		s.log.Warn("systemd was not told", zap.Error(err))
+	}
+}
+
+// hangups reloads on SIGHUP.
+func (s *server) hangups(ctx context.Context) error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-signals:
+			_ = s.reload(ctx) //nolint:errcheck // it was logged
+		}
+	}
+}
+
+// Reload loads the configuration again: it is the web server's.
+func (s *server) Reload() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return s.reload(ctx)
+}
+
+func (s *server) reload(ctx context.Context) error {
+	reply := make(chan error, 1)
+	select {
+	case s.reloads <- reply:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Alerts, Sources and Ready are what the page shows.
+func (s *server) Alerts() []alerts.Alert { return s.current.Load().shown() }
+
+// Sources tells what is being read.
+func (s *server) Sources() []pipeline.InputState {
+	var all []pipeline.InputState
+	for _, in := range s.current.Load().inputs {
+		all = append(all, in.source.States()...)
+	}
+	return all
+}
+
+// Ready is nil once lines are being read.
+func (s *server) Ready() error {
+	if !s.current.Load().reading.Load() {
+		return errors.New("the last window is being read again from the spool")
+	}
+	return nil
+}

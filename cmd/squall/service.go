@@ -1,0 +1,423 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/alerts/notify"
+	"github.com/squall-sre/squall/detectors"
+	"github.com/squall-sre/squall/pipeline"
+	"github.com/squall-sre/squall/pipeline/format"
+	"github.com/squall-sre/squall/pipeline/loki"
+	"github.com/squall-sre/squall/pipeline/source"
+	"github.com/squall-sre/squall/pipeline/spool"
+)
+
+// service is all that one configuration makes. Its parts are built by server.build, which starts nothing; run
+// starts them from the page back to the line, and stops them from the line to the page.
+type service struct {
+	log        *zap.Logger
+	registry   *prometheus.Registry
+	store      *spool.Spool
+	judge      *judge
+	dispatcher *notify.Dispatcher
+	shipper    *loki.Shipper // nil: no Loki is configured
+	inputs     []*inputRoad
+	work       chan *pipeline.Work
+	ended      chan string // inputs that came to their end
+
+	beat    atomic.Bool // the judge's loop has turned since it was last asked
+	reading atomic.Bool // the state is restored and lines are read
+	saves   chan []byte // the newest snapshot to save
+
+	mu       sync.Mutex
+	active   []alerts.Alert // as of the last pane
+	resolved []alerts.Alert // the last ones, newest first
+
+	saved   int64 // ns of event time: the last snapshot
+	arrived time.Time
+	mark    int64 // ns: the watermark when it last moved, at arrived
+}
+
+// inputRoad is one configured source with its road.
+type inputRoad struct {
+	name     string
+	lateness time.Duration
+	source   source.Source
+	config   pipeline.RoadConfig
+	road     *pipeline.Road
+	last     time.Time // when its last work came, on the wall
+	idle     bool
+	autos    sync.Map // stream ID → *announced
+}
+
+// keptResolved is how many resolved alerts the page shows.
+const keptResolved = 50
+
+// build makes a service of a configuration. All that can be wrong with it is found here.
+func (s *server) build(c *Config) (*service, error) {
+	reg := prometheus.NewRegistry()
+	d := &service{
+		log: s.log, registry: reg, store: s.store, work: make(chan *pipeline.Work, 4), ended: make(chan string),
+		saves: make(chan []byte, 1),
+	}
+	var err error
+	if d.judge, err = newJudge(c, reg, 0); err != nil {
+		return nil, err
+	}
+	d.judge.store, d.judge.settled = s.store, d.settled
+	if d.dispatcher, err = s.newDispatcher(c, reg); err != nil {
+		return nil, err
+	}
+	if c.Loki.URL != "" {
+		if d.shipper, err = newShipper(c, s.store, s.log.Named("loki"), reg); err != nil {
+			return nil, err
+		}
+	}
+	return d, s.buildInputs(d, c, reg)
+}
+
+func (s *server) newDispatcher(c *Config, reg prometheus.Registerer) (*notify.Dispatcher, error) {
+	var peers []notify.Peer
+	for i, n := range c.Notify {
+		made, err := notify.New(n.Kind.Decode, notify.Runtime{
+			Name: fmt.Sprintf("%s-%d", n.Type, i+1), Now: time.Now, Stdout: s.stdout, ExternalURL: "http://" + c.Web.Listen,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("notifier %s: %w", n.Type, err)
+		}
+		peers = append(peers, made...)
+	}
+	return notify.NewDispatcher(notify.Config{
+		Peers: peers, Logger: s.log.Named("notify"), Registerer: reg, Now: time.Now, Drain: stopGrace,
+	}), nil
+}
+
+func newShipper(c *Config, store *spool.Spool, log *zap.Logger, reg prometheus.Registerer) (*loki.Shipper, error) {
+	return loki.New(loki.Config{
+		URL: c.Loki.URL, TenantID: c.Loki.TenantID, Headers: c.Loki.Headers, Labels: c.Loki.Labels,
+		Metadata: c.Loki.Metadata, BatchSize: c.Loki.BatchSize, BatchWait: c.Loki.BatchWait,
+	}, loki.Runtime{Spool: store, Logger: log, Registerer: reg, Now: time.Now})
+}
+
+func (s *server) buildInputs(d *service, c *Config, reg prometheus.Registerer) error {
+	chain, err := newChain(c, reg)
+	if err != nil {
+		return err
+	}
+	redactor, err := newRedactor(c)
+	if err != nil {
+		return err
+	}
+	metrics := source.NewMetrics(reg)
+	for _, sc := range c.Sources {
+		src, err := source.New(sc.Kind.Decode, source.Runtime{
+			Name: sc.Name, Logger: s.log.Named("source"), Metrics: metrics, Now: time.Now, Stdin: s.stdin,
+		})
+		if err != nil {
+			return fmt.Errorf("source %s: %w", sc.Name, err)
+		}
+		choice, err := chooseFormat(sc.Format.Type, sc.Format.Decode)
+		if err != nil {
+			return fmt.Errorf("source %s: %w", sc.Name, err)
+		}
+		in := &inputRoad{name: sc.Name, lateness: sc.Lateness, source: src}
+		o := opener{format: choice, zone: sc.Timezone.Location, framed: sc.Type == "container"}
+		o.opened = func(s *pipeline.Stream, f pipeline.Format) {
+			if a, ok := f.(*format.Auto); ok {
+				in.autos.Store(s.ID, &announced{format: a})
+			}
+		}
+		in.config = pipeline.RoadConfig{
+			Input: sc.Name, Open: o.open, Enricher: chain.For(sc.Site), Redactor: redactor,
+			Now:  func() int64 { return time.Now().UnixNano() },
+			Take: func(w *pipeline.Work) error { return d.take(in, w) },
+		}
+		in.road = pipeline.NewRoad(in.config)
+		d.judge.source(sc.Name, sc.Lateness)
+		d.inputs = append(d.inputs, in)
+	}
+	return nil
+}
+
+// announce tells which format auto chose for a stream, and why it was not another: once, and when it changes.
+func (d *service) announce(in *inputRoad, s *pipeline.Stream, last bool) {
+	v, ok := in.autos.Load(s.ID)
+	if !ok {
+		return
+	}
+	auto := v.(*announced)
+	if last {
+		in.autos.Delete(s.ID)
+	}
+	name, not := auto.format.Choice()
+	if name == "" || name == auto.told {
+		return
+	}
+	auto.told = name
+	d.log.Info("format chosen", zap.String("input", s.Input), zap.String("path", s.Path),
+		zap.String("format", name), zap.Any("not", not))
+}
+
+// announced is a stream's auto format and what was told of it. It belongs to the goroutine of the stream.
+type announced struct {
+	format *format.Auto
+	told   string
+}
+
+// run restores the state, reads until ctx ends or every input does, and stops in order. ready is called when
+// lines are being read.
+func (d *service) run(ctx context.Context, ready func()) error {
+	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSending()
+	var senders sync.WaitGroup
+	var sendErr error
+	senders.Go(func() { sendErr = d.dispatcher.Run(sending) })
+	if d.shipper != nil {
+		senders.Go(func() { d.shipper.Run(sending) })
+	}
+	saved := make(chan struct{})
+	go func() { defer close(saved); d.save() }()
+
+	err := d.restore(ctx)
+	if err == nil {
+		d.reading.Store(true)
+		ready()
+		err = d.read(ctx)
+	}
+	d.snapshot()
+	close(d.saves)
+	<-saved
+	stopSending()
+	senders.Wait()
+	return errors.Join(err, sendErr)
+}
+
+// read runs the sources and judges their work, until all of them have ended.
+func (d *service) read(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var sources sync.WaitGroup
+	errs := make([]error, len(d.inputs))
+	for i, in := range d.inputs {
+		in.last = time.Now()
+		sources.Go(func() {
+			err := in.source.Run(ctx, d.store, func(b *pipeline.Block) error {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				return in.road.Emit(b)
+			})
+			if err != nil && ctx.Err() == nil {
+				errs[i] = fmt.Errorf("source %s: %w", in.name, err)
+				cancel()
+			}
+			select {
+			case d.ended <- in.name:
+			case <-ctx.Done():
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { sources.Wait(); close(d.work); close(done) }()
+	d.loop()
+	<-done
+	if ctx.Err() == nil { // every input came to its end: nothing can follow
+		d.judge.panes.Flush()
+		d.judge.settle()
+	}
+	return errors.Join(errs...)
+}
+
+// take is the end of every road: it hands the work to the loop.
+func (d *service) take(in *inputRoad, w *pipeline.Work) error {
+	d.announce(in, w.Batch.Stream, w.Batch.Last)
+	d.work <- w // the loop takes work until the roads have ended
+	return nil
+}
+
+// tick is how often the loop looks at the clock.
+const tick = 200 * time.Millisecond
+
+// loop judges the work until there is no more.
+func (d *service) loop() {
+	clock := time.NewTicker(tick)
+	defer clock.Stop()
+	for {
+		select {
+		case w, more := <-d.work:
+			if !more {
+				return
+			}
+			d.arrive(w.Input)
+			d.judge.take(w)
+			d.moved()
+		case name := <-d.ended:
+			d.judge.panes.Done(d.judge.sources[name])
+			d.judge.settle()
+		case now := <-clock.C:
+			d.rest(now)
+		}
+		d.beat.Store(true)
+	}
+}
+
+func (d *service) arrive(input string) {
+	i := slices.IndexFunc(d.inputs, func(in *inputRoad) bool { return in.name == input })
+	d.inputs[i].last, d.inputs[i].idle = time.Now(), false
+}
+
+// moved notes when the watermark moved.
+func (d *service) moved() {
+	if at := d.judge.panes.Watermark(); at != d.mark {
+		d.mark, d.arrived = at, time.Now()
+	}
+}
+
+// rest lets time pass for inputs that have nothing to say: they hold the watermark back no longer, and when none
+// has, event time goes on as the wall's does. It goes on from the last line, not from the wall's own time: a
+// host whose clock is an hour off must not have all its lines come too late.
+func (d *service) rest(now time.Time) {
+	for _, in := range d.inputs {
+		if !in.idle && now.Sub(in.last) > max(in.lateness, time.Second) {
+			in.idle = true
+			d.judge.panes.Idle(d.judge.sources[in.name], true)
+		}
+	}
+	if !d.arrived.IsZero() {
+		d.judge.panes.Advance(d.mark + int64(now.Sub(d.arrived)))
+	}
+	d.judge.settle()
+}
+
+// settled follows each evaluated pane: the alerts go out, and what must outlive a crash is saved.
+func (d *service) settled(res *detectors.Result, transitions []alerts.Alert) {
+	active := d.judge.manager.Active()
+	d.dispatcher.Update(active, transitions)
+	d.mu.Lock()
+	d.active = active
+	for _, a := range transitions {
+		if a.State == alerts.Resolved {
+			d.resolved = slices.Insert(d.resolved, 0, a)
+		}
+	}
+	d.resolved = d.resolved[:min(len(d.resolved), keptResolved)]
+	d.mu.Unlock()
+	if len(transitions) > 0 || res.At-d.saved >= int64(time.Minute) {
+		d.snapshot()
+		d.saved = res.At
+	}
+}
+
+// shown lists what fires and what was over lately.
+func (d *service) shown() []alerts.Alert {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append(slices.Clone(d.active), d.resolved...)
+}
+
+// snapshot hands the judge's state to the saver. A newer state replaces one that was not saved yet.
+func (d *service) snapshot() {
+	if d.judge.closed == 0 {
+		return
+	}
+	state, err := d.judge.snapshot()
+	var b bytes.Buffer
+	if err = errors.Join(err, gob.NewEncoder(&b).Encode(state)); err != nil {
+		d.log.Error("the state was not saved", zap.Error(err))
+		return
+	}
+	select {
+	case <-d.saves:
+	default:
+	}
+	d.saves <- b.Bytes()
+}
+
+// The snapshot's place in the spool.
+const (
+	stateBucket = "state"
+	stateKey    = "judge"
+)
+
+// save stores snapshots, each after all lines that it is made of: what a snapshot knows can then be read again.
+func (d *service) save() {
+	for state := range d.saves {
+		if err := d.put(state); err != nil {
+			d.log.Warn("the state was not saved", zap.Error(err))
+		}
+	}
+}
+
+func (d *service) put(state []byte) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	if err := d.store.Flush(ctx); err != nil {
+		return err
+	}
+	kv, err := d.store.KV(ctx, stateBucket)
+	if err != nil {
+		return err
+	}
+	return kv.Put(ctx, stateKey, state)
+}
+
+// restore brings the judge to where it was: its state from the last snapshot, and the lines since then, and of
+// the windows before, from the spool. A snapshot that cannot be read costs the state, not the start.
+func (d *service) restore(ctx context.Context) error {
+	kv, err := d.store.KV(ctx, stateBucket)
+	if err != nil {
+		return fmt.Errorf("open the saved state: %w", err)
+	}
+	data, found, err := kv.Get(ctx, stateKey)
+	if err != nil {
+		return fmt.Errorf("read the saved state: %w", err)
+	}
+	if !found {
+		return nil
+	}
+	var state snapshot
+	var from int64
+	if err = gob.NewDecoder(bytes.NewReader(data)).Decode(&state); err == nil {
+		from, err = d.judge.restore(state)
+	}
+	if err != nil {
+		d.log.Error("the saved state cannot be used: detection begins anew", zap.Error(err))
+		return nil
+	}
+	return d.reread(ctx, from)
+}
+
+// reread takes the stored lines since an event time down their roads again, into the panes and no further.
+func (d *service) reread(ctx context.Context, from int64) error {
+	roads := map[string]*pipeline.Road{}
+	for _, in := range d.inputs {
+		cfg := in.config
+		cfg.Redactor = nil
+		cfg.Take = func(w *pipeline.Work) error {
+			d.judge.feed(w)
+			w.Release()
+			d.judge.settle()
+			return nil
+		}
+		roads[in.name] = pipeline.NewRoad(cfg)
+	}
+	return d.store.Read(ctx, spool.Range{Events: from}, func(b *pipeline.Batch) error {
+		road := roads[b.Stream.Input]
+		if road == nil {
+			return nil // the source is configured no more
+		}
+		return road.Replay(b)
+	})
+}
