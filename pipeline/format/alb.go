@@ -147,7 +147,7 @@ func (f *alb) timers(l *albLine) (t albTimers, ok bool) {
 		if len(w) > 0 && w[0] == '-' {
 			continue
 		}
-		if *d, ok = nanos(w); !ok {
+		if *d, ok = span(w); !ok {
 			return t, false
 		}
 	}

@@ -182,7 +182,7 @@ func checkCorpus(t *testing.T, e *corpusEntry, cfg Config) {
 			if len(printed) > 0 || len(failed) == 0 && !understood {
 				t.Fatalf("%s: want an error (%v), got %v and %v", cfg.Name, code, printed, failed)
 			}
-			if string(failed[0]) != code && cfg.Name == e.Format {
+			if cfg.Name == e.Format && string(failed[0]) != code {
 				t.Errorf("%s: want reason %v, got %v", cfg.Name, code, failed)
 			}
 			return

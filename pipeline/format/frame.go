@@ -23,11 +23,11 @@ var framers = map[string]func() pipeline.Framer{
 // It is to be shipped and counted as ReasonPartial, not parsed: a cut line reads as a wrong record (a size
 // without its last digits), not as none.
 func NewFramer(name string) (pipeline.Framer, error) {
-	make, ok := framers[name]
+	newFramer, ok := framers[name]
 	if !ok {
 		return nil, fmt.Errorf("framing %q is not one of cri, docker, container", name)
 	}
-	return make(), nil
+	return newFramer(), nil
 }
 
 // SplitFraming parts cri+X, docker+X and container+X; file+X is X. cri and docker alone mean cri+auto.

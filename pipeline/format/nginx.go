@@ -14,8 +14,8 @@ func newNginx(cfg Config) (pipeline.Format, error) {
 		return newNginxLayout(cfg)
 	}
 	f := &nginxFamily{}
-	for _, make := range []func(Config) (pipeline.Format, error){newIngressNginx, newNginxExtended, newNginxCombined} {
-		v, err := make(cfg)
+	for _, newVariant := range []func(Config) (pipeline.Format, error){newIngressNginx, newNginxExtended, newNginxCombined} {
+		v, err := newVariant(cfg)
 		if err != nil {
 			return nil, err
 		}

@@ -101,6 +101,10 @@ func (f *nginxExtended) pairs(line []byte, r *pipeline.Record) (int, pipeline.Re
 	if pos == len(line) {
 		return pos, pipeline.ReasonFields
 	}
+	pos = f.beforePairs(line, pos, r)
+	if pos == len(line) {
+		return pos, pipeline.ReasonFields
+	}
 	for pos < len(line) {
 		if line[pos] != ' ' {
 			return pos, pipeline.ReasonFields
@@ -122,6 +126,22 @@ func (f *nginxExtended) pairs(line []byte, r *pipeline.Record) (int, pipeline.Re
 		pos = next
 	}
 	return pos, n.finish(r)
+}
+
+// beforePairs takes the quoted X-Forwarded-For and host that NGINX Amplify's format has before its pairs.
+func (f *nginxExtended) beforePairs(line []byte, pos int, r *pipeline.Record) int {
+	for _, v := range [2]variable{varForwarded, varHTTPHost} {
+		if !bytes.HasPrefix(line[pos:], []byte(` "`)) {
+			break
+		}
+		end := closingQuote(line, pos+2)
+		if end < 0 {
+			break
+		}
+		f.reader.set(r, v, line[pos+2:end])
+		pos = end + 1
+	}
+	return pos
 }
 
 // pairValue finds the value behind an equals sign: quoted, a list, or a word.

@@ -264,14 +264,27 @@ func (l *layout) valueEnd(line []byte, pos, i int) int {
 		}
 		return -1
 	}
-	if len(e.literal) == 1 {
-		if j := bytes.IndexByte(line[pos:], e.literal[0]); j >= 0 {
-			return pos + j
+	return literalAt(line, pos, e.literal)
+}
+
+// literalAt gives where a literal stands next; -1 for nowhere. Values are short, so that looking for its first
+// byte costs less than a search for all of it.
+func literalAt(line []byte, pos int, literal []byte) int {
+	first := literal[0]
+	for i := pos; i < len(line); i++ {
+		if line[i] != first {
+			if i-pos < 16 {
+				continue
+			}
+			j := bytes.IndexByte(line[i:], first)
+			if j < 0 {
+				return -1
+			}
+			i += j
 		}
-		return -1
-	}
-	if j := bytes.Index(line[pos:], e.literal); j >= 0 {
-		return pos + j
+		if len(literal) == 1 || bytes.HasPrefix(line[i:], literal) {
+			return i
+		}
 	}
 	return -1
 }
@@ -281,10 +294,7 @@ func (l *layout) afterList(line []byte, pos int, literal []byte) int {
 	if literal[0] == ' ' {
 		return listEnd(line, pos)
 	}
-	if j := bytes.Index(line[pos:], literal); j >= 0 {
-		return pos + j
-	}
-	return -1
+	return literalAt(line, pos, literal)
 }
 
 // beforeNext ends a value that another variable follows without anything between: a host before a path, a
@@ -309,10 +319,7 @@ func (l *layout) beforeNext(line []byte, pos, i int) int {
 	}
 	for j := i + 1; j < len(l.elements); j++ {
 		if literal := l.elements[j].literal; len(literal) > 0 {
-			if k := bytes.Index(line[pos:], literal); k >= 0 {
-				return pos + k
-			}
-			return -1
+			return literalAt(line, pos, literal)
 		}
 	}
 	return len(line)
@@ -331,14 +338,16 @@ func (l *layout) read(n *nginxReader, line []byte, pos int, r *pipeline.Record) 
 		if end < 0 {
 			return pos, l.missing(line, pos, r, i)
 		}
-		if !bytes.HasPrefix(line[end:], e.literal) {
+		if e.end != stopLiteral && !bytes.HasPrefix(line[end:], e.literal) {
 			if bytes.HasPrefix(e.literal, line[end:]) {
 				return len(line), pipeline.ReasonTruncated
 			}
 			return end, pipeline.ReasonMalformed
 		}
-		if reason := n.set(r, e.v, line[pos:end]); reason != "" {
-			return pos, reason
+		if e.v != varSkip {
+			if reason := n.set(r, e.v, line[pos:end]); reason != "" {
+				return pos, reason
+			}
 		}
 		pos = end + len(e.literal)
 	}

@@ -220,7 +220,7 @@ func (n *nginxReader) setNumber(r *pipeline.Record, v variable, val []byte) pipe
 		if absent(val) {
 			return ""
 		}
-		t, ok := nanos(val)
+		t, ok := span(val)
 		if !ok {
 			return pipeline.ReasonMalformed
 		}
@@ -433,34 +433,49 @@ func (n *nginxReader) finishUpstream(r *pipeline.Record) pipeline.Reason {
 	if !absent(q.addrs) {
 		r.Upstreams = q.addrs
 	}
-	for list := q.statuses; len(list) > 0; {
-		var item []byte
-		item, list = nextItem(list)
-		if absent(item) {
-			r.UpstreamStatuses = append(r.UpstreamStatuses, 0)
-			continue
-		}
-		s, ok := uintOf(item)
-		if !ok || s > 999 {
-			return pipeline.ReasonMalformed
-		}
-		r.UpstreamStatuses = append(r.UpstreamStatuses, uint16(s))
-	}
-	for list := q.times; len(list) > 0; {
-		var item []byte
-		item, list = nextItem(list)
-		if absent(item) {
-			r.UpstreamTimes = append(r.UpstreamTimes, pipeline.Unknown)
-			continue
-		}
-		t, ok := nanos(item)
-		if !ok {
-			return pipeline.ReasonMalformed
-		}
-		r.UpstreamTimes = append(r.UpstreamTimes, t)
-		r.UpstreamTime = max(r.UpstreamTime, 0) + t
+	if !readStatuses(r, q.statuses) || !readTimes(r, q.times) {
+		return pipeline.ReasonMalformed
 	}
 	return ""
+}
+
+// maxTries is how many of a request's tries are listed; more are summed up, but not kept.
+const maxTries = 64
+
+func readStatuses(r *pipeline.Record, list []byte) bool {
+	for len(list) > 0 {
+		var item []byte
+		item, list = nextItem(list)
+		s, ok := int64(0), true
+		if !absent(item) {
+			s, ok = uintOf(item)
+		}
+		if !ok || s > 999 {
+			return false
+		}
+		if len(r.UpstreamStatuses) < maxTries {
+			r.UpstreamStatuses = append(r.UpstreamStatuses, uint16(s))
+		}
+	}
+	return true
+}
+
+func readTimes(r *pipeline.Record, list []byte) bool {
+	for len(list) > 0 {
+		var item []byte
+		item, list = nextItem(list)
+		t, ok := int64(pipeline.Unknown), true
+		if !absent(item) {
+			if t, ok = span(item); !ok {
+				return false
+			}
+			r.UpstreamTime = min(max(r.UpstreamTime, 0)+t, maxSpan*maxTries)
+		}
+		if len(r.UpstreamTimes) < maxTries {
+			r.UpstreamTimes = append(r.UpstreamTimes, t)
+		}
+	}
+	return true
 }
 
 // namesServer tells whether one item of $upstream_addr is a server. When none was alive nginx prints the

@@ -65,9 +65,10 @@ func (f *phpFPM) Parse(line []byte, item *pipeline.Item) {
 // phpMessage finds what follows the level. The level stands at the front, behind the time, or behind a syslog
 // tag; anywhere else it is somebody's text.
 func phpMessage(line []byte) (start int, message []byte) {
+	near := line[:min(len(line), 160)]
 	for _, level := range phpLevels {
-		i := bytes.Index(line, level)
-		if i < 0 || i > 128 {
+		i := bytes.Index(near, level)
+		if i < 0 {
 			continue
 		}
 		front := bytes.TrimRight(line[:i], " ")
@@ -176,7 +177,7 @@ func seconds(s []byte) float64 {
 		return 0
 	}
 	v, err := strconv.ParseFloat(string(s), 64)
-	if err != nil || v < 0 || v > maxSeconds {
+	if err != nil || v < 0 || v > maxSpan/1e9 {
 		return 0
 	}
 	return v

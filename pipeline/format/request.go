@@ -84,9 +84,9 @@ func setTarget(r *pipeline.Record, target []byte) bool {
 
 // setURL takes what follows scheme:// apart.
 func setURL(r *pipeline.Record, rest []byte) bool {
-	end := bytes.IndexAny(rest, "/?")
-	if end < 0 {
-		end = len(rest)
+	end := 0
+	for end < len(rest) && rest[end] != '/' && rest[end] != '?' {
+		end++
 	}
 	r.Host = hostOf(rest[:end])
 	switch rest = rest[end:]; {

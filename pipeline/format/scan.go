@@ -218,8 +218,17 @@ func nanos(s []byte) (int64, bool) {
 	return whole*1e9 + frac, true
 }
 
-// maxSeconds bounds durations and epoch times so that their nanoseconds stay far inside int64.
+// maxSeconds bounds epoch times, so that their nanoseconds stay inside int64.
 const maxSeconds = 8_000_000_000
+
+// maxSpan bounds durations, in ns: a year. What says more is no duration.
+const maxSpan = 366 * 86400 * 1e9
+
+// span reads a duration in seconds into ns.
+func span(s []byte) (int64, bool) {
+	t, ok := nanos(s)
+	return t, ok && t <= maxSpan
+}
 
 // fraction reads the digits behind a decimal point as ns; n is how many bytes it took. Digits behind the
 // ninth are passed over.

@@ -1,0 +1,104 @@
+package format
+
+import (
+	"testing"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+const albLineText = `https 2026-03-29T00:59:59.186641Z app/shop-alb/50dc6c495c0c9188 203.0.113.39:2817 10.0.0.1:80 0.001 0.048 0.000 200 200 312 5170 "GET https://www.example.com:443/cart?id=7 HTTP/1.1" "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0.0.0 Safari/537.36" ECDHE-RSA-AES128-GCM-SHA256 TLSv1.2 arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/shop-web/73e2d6bc24d8a067 "Root=1-69c87b1f-36d228ad5d99923122bbe354" "www.example.com" "arn:aws:acm:eu-west-1:123456789012:certificate/12345678-1234-1234-1234-123456789012" 1 2026-03-29T00:59:59.137000Z "forward" "-" "-" "10.0.0.1:80" "200" "-" "-" TID_dc57cebed65b444ebc8177bb698fe166`
+
+const combinedLineText = `203.0.113.7 - - [29/Mar/2026:00:26:24 +0100] "GET /checkout/4711?step=2 HTTP/1.1" 200 5120 "https://shop.example/cart" "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0.0.0 Safari/537.36"`
+
+// speedLines holds typical lines, by the case's name; the format is the word before the slash.
+var speedLines = []struct{ name, line string }{
+	{"nginx_combined", combinedLineText},
+	{"nginx_extended", combinedLineText + ` msec=1774743984.706 host="shop.example" xff="-" rt=0.107 uaddr="10.0.0.1:80, 10.0.0.2:80" us="502, 200" urt="0.001, 0.106" ul="0, 5120" cs=MISS lrs=PASSED`},
+	{"nginx_json", `{"time":"2026-03-29T01:26:24+01:00","msec":1774743984.706,"remote_addr":"203.0.113.7","host":"shop.example.com","request":"GET /a HTTP/1.1","uri":"/a","status":200,"bytes":612,"rt":0.107,"urt":"0.106","us":"200","ua":"curl/8.5.0","ref":""}`},
+	{"ingress_nginx", combinedLineText + ` 381 0.014 [default-shop-80] [] 10.0.0.1:80, 10.0.0.2:80 0, 612 0.004, 0.010 502, 200 4f1a8a7a0b3b4f7d9c2b6a1d5e9f0c3d`},
+	{"alb", albLineText},
+	{"nginx", combinedLineText},
+	{"auto", combinedLineText},
+	{"auto", albLineText},
+	{"nginx_combined", `2001:db8::7 - - [29/Mar/2026:00:26:24 +0100] "GET /q?x=\x22y\x22 HTTP/1.1" 499 0 "-" "he said \x22hi\x22"`},
+}
+
+func TestNoAllocations(t *testing.T) {
+	for _, c := range speedLines {
+		f, err := New(Config{Name: c.name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := []byte(c.line)
+		var item pipeline.Item
+		parse := func() {
+			item.Reset()
+			f.Parse(line, &item)
+			if item.Kind != pipeline.IsRecord {
+				t.Fatalf("%s: %s at %d", c.name, item.Reason, item.Column)
+			}
+		}
+		if n := testing.AllocsPerRun(1000, parse); n != 0 {
+			t.Errorf("%s: %v allocations a line: %.80s", c.name, n, c.line)
+		}
+	}
+}
+
+func TestFramersDoNotAllocate(t *testing.T) {
+	for name, line := range map[string]string{
+		"cri":       `2026-03-28T23:26:24.310841Z stdout F ` + combinedLineText,
+		"docker":    `{"log":"203.0.113.7 - - [29/Mar/2026:00:26:24 +0100] \"GET /a HTTP/1.1\" 200 612 \"-\" \"curl\"\n","stream":"stdout","time":"2026-03-28T23:26:24.970719033Z"}`,
+		"container": `2026-03-28T23:26:24.310841Z stderr P ` + combinedLineText,
+	} {
+		framer, err := NewFramer(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		physical := []byte(line)
+		offset := int64(0)
+		next := func() {
+			if _, _, _, reason := framer.Next(physical, offset); reason != "" {
+				t.Fatalf("%s: %s", name, reason)
+			}
+			offset += int64(len(physical))
+			framer.Flush()
+		}
+		if n := testing.AllocsPerRun(1000, next); n != 0 {
+			t.Errorf("%s: %v allocations a line", name, n)
+		}
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	for _, c := range speedLines {
+		b.Run(c.name, func(b *testing.B) {
+			f, err := New(Config{Name: c.name})
+			if err != nil {
+				b.Fatal(err)
+			}
+			line := []byte(c.line)
+			var item pipeline.Item
+			b.ReportAllocs()
+			b.SetBytes(int64(len(line)))
+			for b.Loop() {
+				item.Reset()
+				f.Parse(line, &item)
+			}
+			if item.Kind != pipeline.IsRecord {
+				b.Fatal(item.Reason)
+			}
+		})
+	}
+}
+
+func BenchmarkFrame(b *testing.B) {
+	framer, err := NewFramer("cri")
+	if err != nil {
+		b.Fatal(err)
+	}
+	line := []byte(`2026-03-28T23:26:24.310841Z stdout F ` + combinedLineText)
+	b.ReportAllocs()
+	for b.Loop() {
+		framer.Next(line, 0)
+	}
+}
