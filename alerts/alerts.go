@@ -8,6 +8,7 @@ package alerts
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/squall-sre/squall/detectors"
@@ -85,3 +86,6 @@ type Notifier interface {
 	// Resend is how often a firing alert is sent again, and resolved ones for 15 minutes; 0: transitions only.
 	Resend() time.Duration
 }
+
+// ErrPermanent marks what a retry cannot cure: a refused alert, a wrong address.
+var ErrPermanent = errors.New("permanent")

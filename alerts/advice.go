@@ -1,0 +1,269 @@
+package alerts
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// The layers, from the client to the origin.
+const (
+	layerWAF         = "waf"
+	layerNginx       = "nginx"
+	layerCDN         = "cdn"
+	layerApplication = "application"
+	layerKubernetes  = "kubernetes"
+)
+
+// adviceRules says which layer should answer a class of requests: the first that matches speaks. squall blocks
+// nothing itself, and no rule blocks an address: own and allowed ones are never at risk.
+var adviceRules = []struct {
+	name   string
+	match  func(*facts) bool
+	advise func(*facts) []option
+}{
+	{"restarts", func(f *facts) bool { return f.restart != nil && f.alert.reads("restart_burst") }, adviseProbe},
+	{"own host", func(f *facts) bool { return f.self != nil && (f.alert.reads("self_loop") || f.head == nil) }, adviseSelf},
+	{"HEAD that reaches the origin", func(f *facts) bool { return f.head != nil && !answered(f) && !contradicted(f) }, adviseHead},
+	{"HEAD that is answered", func(f *facts) bool { return f.head != nil && answered(f) && !f.hurting }, adviseNothing},
+	{"repeated reads", func(f *facts) bool { return readable(f) && f.sat.RepeatFactor.Get() >= 3 }, adviseCache},
+	{"one costly class", func(f *facts) bool { return f.class.share > broadShare }, adviseCostly},
+	{"broad", func(f *facts) bool { return f.hurting }, adviseBroad},
+}
+
+// option is an advice with the names of the controls that make it superfluous.
+type option struct {
+	Advice
+	controls []string
+}
+
+// advice lists what to do, the best layer first. What the site has in place is said and looked past.
+func (f *facts) advice() []Advice {
+	for _, r := range adviceRules {
+		if r.match(f) {
+			return f.beside(r.advise(f))
+		}
+	}
+	return nil
+}
+
+// beside moves what is in place behind the others and says that it is.
+func (f *facts) beside(options []option) []Advice {
+	var first, placed []Advice
+	for _, o := range options {
+		if c := f.control(o.controls...); c != "" {
+			o.Text = c + " is in place and these requests came all the same: check that it covers them. It was to: " + o.Text
+			placed = append(placed, o.Advice)
+			continue
+		}
+		first = append(first, o.Advice)
+	}
+	out := append(first, placed...)
+	if len(out) > 0 && len(f.controls) > 0 {
+		controls := slices.Sorted(slices.Values(f.controls))
+		out[0].Text += " (in place already: " + cut(strings.Join(controls, ", "), maxText) + ")"
+	}
+	return out
+}
+
+func answered(f *facts) bool {
+	r := f.head.ReachedUpstreamRatio
+	return r.Known() && r.Get() < 0.05
+}
+
+func readable(f *facts) bool {
+	return f.sat != nil && (f.class.method == "GET" || f.class.method == "HEAD") && f.class.share > broadShare
+}
+
+func adviseHead(f *facts) []option {
+	e := f.head
+	why := sentence(
+		fmt.Sprintf("%s HEAD a minute on %s", short(e.RequestsPerMinute.Get()), routeOf(f)),
+		known(e.ReachedUpstreamRatio.Known(), func() string { return percent(e.ReachedUpstreamRatio.Get()) + " reached an upstream" }),
+		perAddress(e), agents(f),
+	)
+	verify := "curl -I and curl -sD- -o /dev/null must show the same status and headers on " + routeOf(f) +
+		"; then reached_upstream_ratio of the next storm must be near 0"
+	snippet := wafHead(e.Route)
+	waf := Advice{Layer: layerWAF, Verify: verify, Snippet: snippet,
+		Text: "answer HEAD by method and path, whatever its address and agent; answers must look identical to nginx's and the application's. " + why}
+	nginx := Advice{Layer: layerNginx, Verify: verify, Snippet: nginxHead(e.Route),
+		Text: "where there is no such layer, answer HEAD in nginx before PHP exists; answers must look identical. " + why}
+	return []option{
+		{waf, []string{"waf_head_rule", "head_rule", "edge_head_rule"}},
+		{nginx, []string{"nginx_head", "nginx_head_rule"}},
+	}
+}
+
+func known(ok bool, text func() string) string {
+	if !ok {
+		return ""
+	}
+	return text()
+}
+
+func adviseNothing(f *facts) []option {
+	return []option{{Advice{Layer: layerNginx, Text: fmt.Sprintf(
+		"nothing to do: %s is answered before the origin (%s of %s requests reached an upstream)", f.storm(),
+		percent(f.head.ReachedUpstreamRatio.Get()), short(f.head.Requests.Get()))}, nil}}
+}
+
+const limiterSnippet = `map $uri $site_dynamic_key {   # keep the name of the running zone's variable, so that nginx can reload
+    default                                      $binary_remote_addr;
+    ~*\.(css|js|mjs|json|woff2?|ttf|otf|eot)$    "";
+    ~*\.(jpg|jpeg|png|gif|svg|ico|webp|avif)$    "";
+}`
+
+func adviseSelf(f *facts) []option {
+	e := f.self
+	why := fmt.Sprintf("%s requests a minute from the site's own addresses", short(e.RequestsPerMinute.Get()))
+	if e.StaticShare.Known() {
+		why += ", " + percent(e.StaticShare.Get()) + " for static files"
+	}
+	options := []option{{Advice{
+		Layer:   layerApplication,
+		Text:    "don't call yourself over HTTP: read the file from disk (public_path()) or link it (<link>); never block these addresses, they are yours. " + why,
+		Snippet: "grep -rnE \"file_get_contents\\(.*(asset|url|route)\\(\" app resources",
+		Verify:  "self_loop must end while pages are rendered",
+	}, nil}}
+	if e.Limited.Get() > 0 {
+		options = append(options, option{Advice{
+			Layer:   layerNginx,
+			Text:    fmt.Sprintf("let the limiter count by $uri, so that versioned static files are exempt: it refused %s of the site's own requests", short(e.Limited.Get())),
+			Snippet: limiterSnippet,
+			Verify:  "after nginx -t and a reload, many parallel requests for a static file with ?v= from outside must all get 200",
+		}, []string{"limiter_uri_key"}})
+	}
+	return options
+}
+
+const probeSnippet = `# php-fpm pool
+ping.path = /fpm-ping
+ping.response = pong
+
+# nginx inside the container
+location = /fpm-ping { allow 127.0.0.1; deny all; include fastcgi_params; fastcgi_pass 127.0.0.1:9000; }
+
+# Deployment
+livenessProbe:
+  httpGet: {path: /fpm-ping, port: 80}
+  periodSeconds: 20
+  timeoutSeconds: 5
+  failureThreshold: 6        # about 2 minutes`
+
+func adviseProbe(f *facts) []option {
+	e := f.restart
+	liveness := e.Reasons["liveness"] + e.Reasons["liveness_probable"]
+	if liveness == 0 {
+		if e.OOMKilled.Get() > 0 {
+			return []option{{Advice{Layer: layerKubernetes, Text: fmt.Sprintf("raise the memory limit or find the leak: %s containers ran out of memory",
+				short(e.OOMKilled.Get())), Verify: "no OOMKilled in kubectl get pods -A -o json at the next peak"}, nil}}
+		}
+		return []option{{Advice{Layer: layerKubernetes, Text: "read the last log of the ended containers: no shared reason is known",
+			Snippet: "kubectl logs --previous"}, nil}}
+	}
+	return []option{{Advice{
+		Layer: layerKubernetes,
+		Text: fmt.Sprintf("let the liveness probe ask only whether the process is alive, and keep periodSeconds × failureThreshold longer than the longest PHP request; the database belongs into readiness. %d of the restarts are liveness kills or look like it",
+			liveness),
+		Snippet: probeSnippet,
+		Verify:  "with every PHP worker busy the probe must still be answered, and no container be restarted",
+	}, []string{"liveness_ping"}}}
+}
+
+func adviseCache(f *facts) []option {
+	factor := f.sat.RepeatFactor.Get()
+	return []option{{Advice{
+		Layer: layerCDN,
+		Text: fmt.Sprintf("cache %s at the edge and serve stale while revalidating, unless it sets a cookie or depends on a session (the log does not say): each address is asked for %s times, so up to %s of these requests would not reach the origin. It holds %s of the worker-seconds",
+			f.class, short(factor), percent(1-1/factor), percent(f.class.share)),
+		Snippet: "Cache-Control: public, max-age=60, stale-while-revalidate=600",
+		Verify:  "the cache status of a second request must be HIT, and worker_seconds_share of the route fall",
+	}, []string{"edge_cache", "stale_while_revalidate"}}}
+}
+
+func adviseCostly(f *facts) []option {
+	why := fmt.Sprintf("%s holds %s of the worker-seconds", f.class, percent(f.class.share))
+	options := []option{{Advice{
+		Layer:  layerApplication,
+		Text:   "make the route cheaper or answer it asynchronously, and release a stuck worker at every layer in order (PHP before nginx before CDN). " + why,
+		Verify: "its worker_seconds_share must fall",
+	}, nil}}
+	if pattern := nginxPattern(f.class.route); pattern != "" {
+		options = append(options, option{Advice{
+			Layer: layerNginx,
+			Text:  "until then let it use only a part of the pool: a limit of concurrent requests for the route, not for each address. " + why,
+			Snippet: "limit_conn_zone $server_name zone=costly:1m;\n" +
+				"location ~ " + pattern + " {\n    limit_conn costly 10;   # under half of the pool\n    # what the location has now\n}",
+			Verify: "busy workers must stay below the pool while the route is slow",
+		}, []string{"route_concurrency_limit"}})
+	}
+	return options
+}
+
+func adviseBroad(f *facts) []option {
+	text := "no class of requests stands out: look for a shared dependency (database, cache, file server) that is slow, or add capacity by busy workers, not by request count"
+	if f.class.share <= broadShare {
+		text += fmt.Sprintf("; the largest class, %s, holds %s of the worker-seconds", f.class, percent(f.class.share))
+	}
+	return []option{{Advice{Layer: layerApplication, Text: text,
+		Verify: "the latency of the dependency must rise and fall with p99_seconds"}, nil}}
+}
+
+// safeRoute is what may stand in a configuration: the literal characters of a path and the placeholders of a
+// template. A route with anything else comes from a hostile path and is not put into a snippet.
+var safeRoute = regexp.MustCompile(`^/(?:[A-Za-z0-9/_.~-]|\{[a-z0-9_-]+\}){0,200}$`)
+
+// nginxPattern is the route as a regular expression for a location, "" when it cannot be.
+func nginxPattern(route string) string {
+	if !safeRoute.MatchString(route) {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("^")
+	for rest := route; rest != ""; {
+		before, after, found := strings.Cut(rest, "{")
+		b.WriteString(strings.ReplaceAll(before, ".", `\.`))
+		if !found {
+			break
+		}
+		b.WriteString("[^/]+")
+		_, rest, _ = strings.Cut(after, "}")
+	}
+	return b.String() + "$"
+}
+
+func nginxHead(route string) string {
+	pattern := nginxPattern(route)
+	if pattern == "" {
+		return ""
+	}
+	return "location ~ " + pattern + " {\n    if ($request_method = HEAD) { return 200; }\n    # what the location has now\n}"
+}
+
+// wafHead is a rule for AWS WAF that answers HEAD on a route with an empty 200.
+func wafHead(route string) string {
+	pattern := nginxPattern(route)
+	if pattern == "" {
+		return ""
+	}
+	type m = map[string]any
+	none := []m{{"Priority": 0, "Type": "NONE"}}
+	rule := m{
+		"Name": "squall-head", "Priority": 0,
+		"Action": m{"Block": m{"CustomResponse": m{"ResponseCode": 200}}},
+		"Statement": m{"AndStatement": m{"Statements": []m{
+			{"ByteMatchStatement": m{"SearchString": "HEAD", "FieldToMatch": m{"Method": m{}},
+				"TextTransformations": none, "PositionalConstraint": "EXACTLY"}},
+			{"RegexMatchStatement": m{"RegexString": pattern, "FieldToMatch": m{"UriPath": m{}}, "TextTransformations": none}},
+		}}},
+		"VisibilityConfig": m{"SampledRequestsEnabled": true, "CloudWatchMetricsEnabled": true, "MetricName": "squall-head"},
+	}
+	b, err := json.MarshalIndent(rule, "", "  ")
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}

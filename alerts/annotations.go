@@ -1,0 +1,337 @@
+package alerts
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/squall-sre/squall/detectors"
+)
+
+// The bounds of what is sent with an alert, in bytes.
+const (
+	maxAnnotations   = 8 << 10 // all of them, names and values
+	maxAnnotation    = 3 << 10 // one value
+	maxEvidenceLine  = 240
+	maxEvidenceLines = 10
+)
+
+// TemplateData is what an annotation's template reads.
+type TemplateData struct {
+	Name      string
+	Labels    map[string]string
+	Severity  string
+	State     string
+	Value     float64
+	Threshold float64
+	StartsAt  time.Time // UTC
+	Cause     Cause
+	Evidence  detectors.Evidence
+	Detectors []string
+}
+
+// annotation is one configured annotation.
+type annotation struct {
+	name string
+	tmpl *template.Template
+}
+
+// compileAnnotations parses the templates and tries each with an empty alert, so that a name that does not exist
+// is found at load.
+func compileAnnotations(texts map[string]string) ([]annotation, error) {
+	var out []annotation
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		if !labelName.MatchString(name) {
+			return nil, fmt.Errorf("annotations: %q is not a name", name)
+		}
+		t, err := template.New(name).Option("missingkey=zero").Parse(texts[name])
+		if err != nil {
+			return nil, fmt.Errorf("annotations: %w", err)
+		}
+		if err := t.Execute(&bounded{}, TemplateData{Labels: map[string]string{}}); err != nil {
+			return nil, fmt.Errorf("annotations: %w", err)
+		}
+		out = append(out, annotation{name, t})
+	}
+	return out, nil
+}
+
+// bounded keeps the beginning of what a template writes.
+type bounded struct{ text []byte }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.text = append(b.text, p[:min(len(p), max(0, maxAnnotation-len(b.text)))]...)
+	return len(p), nil
+}
+
+// annotate renders everything that is said about an alert.
+func annotate(r *rule, a *Alert, f *facts) map[string]string {
+	out := map[string]string{
+		"summary":     summary(a),
+		"description": description(a),
+		"cause":       causeText(a),
+		"evidence":    strings.Join(evidenceLines(a), "\n"),
+		"advice":      adviceText(a),
+		"runbook":     r.Runbook,
+		"loki_query":  lokiQuery(a),
+		"pattern":     pattern(f),
+	}
+	data := TemplateData{
+		Name: a.Name, Labels: labelMap(a.Labels), Severity: string(a.Severity), State: string(a.State), Value: a.Value,
+		Threshold: a.Threshold, StartsAt: time.Unix(0, a.StartsAt).UTC(), Cause: a.Cause, Evidence: a.Evidence, Detectors: a.Detectors,
+	}
+	for _, t := range r.templates {
+		var b bounded
+		if err := t.tmpl.Execute(&b, data); err != nil {
+			b.text = []byte("template: " + err.Error())
+		}
+		out[t.name] = string(b.text)
+	}
+	return bound(out)
+}
+
+// bound escapes and cuts. When all together is too long, the longest texts of our own give way last to first.
+func bound(texts map[string]string) map[string]string {
+	size := 0
+	for name, text := range texts {
+		if text == "" {
+			delete(texts, name)
+			continue
+		}
+		texts[name] = cut(escapeLines(cut(text, maxAnnotation)), maxAnnotation)
+		size += len(name) + len(texts[name])
+	}
+	order := sortedKeys(texts)
+	giving := []string{"advice", "evidence", "description", "cause", "loki_query", "pattern"}
+	slices.SortStableFunc(order, func(a, b string) int { return rankOf(giving, a) - rankOf(giving, b) })
+	for _, name := range order {
+		if size <= maxAnnotations {
+			break
+		}
+		old := len(texts[name])
+		keep := max(64, old-(size-maxAnnotations))
+		texts[name] = cut(texts[name], keep)
+		size -= old - len(texts[name])
+	}
+	for _, name := range order {
+		if size <= maxAnnotations {
+			break
+		}
+		size -= len(name) + len(texts[name])
+		delete(texts, name)
+	}
+	return texts
+}
+
+// rankOf puts what is not listed, the configured annotations and the summary, behind what is.
+func rankOf(list []string, name string) int {
+	if i := slices.Index(list, name); i >= 0 {
+		return i
+	}
+	return len(list)
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
+
+// where is what the alert is about.
+func where(a *Alert) string {
+	if site := a.Labels.Get("site"); site != "" {
+		return site
+	}
+	if cluster := a.Labels.Get("cluster"); cluster != "" {
+		return "cluster " + cluster
+	}
+	if len(a.Labels) > 0 {
+		return a.Labels.String()
+	}
+	return "all sites"
+}
+
+// summary is one sentence with the numbers that are known.
+func summary(a *Alert) string {
+	e := &a.Evidence
+	var parts []string
+	add := func(n detectors.Num, format string, write func(float64) string) {
+		if n.Known() {
+			parts = append(parts, fmt.Sprintf(format, write(n.Get())))
+		}
+	}
+	if a.reads("restart_burst") {
+		add(e.Restarts, "%s containers were restarted", short)
+		add(e.OOMKilled, "%s ran out of memory", short)
+	}
+	if a.reads("head_storm") {
+		add(e.RequestsPerMinute, "%s HEAD a minute on "+strings.ReplaceAll(e.Route, "%", "%%"), short)
+	}
+	if a.reads("self_loop") {
+		add(e.RequestsPerMinute, "%s requests a minute from the site's own addresses", short)
+	}
+	if a.reads("client_abandon") {
+		add(e.Abandoned, "%s clients gave up", short)
+		if !a.reads("head_storm") {
+			add(e.AbandonRatio, "%s of all", percent)
+		}
+	}
+	if a.reads("latency") && e.P99Seconds.Known() {
+		parts = append(parts, "p99 "+p99(e))
+	}
+	if a.reads("saturation") && e.PoolWorkers.Known() {
+		parts = append(parts, busyWorkers(e)+" of "+short(e.PoolWorkers.Get())+" workers busy")
+	}
+	if len(parts) == 0 {
+		parts = append(parts, fmt.Sprintf("%s is at %s, the threshold is %s", strings.Join(a.Detectors, ", "), short(a.Value), short(a.Threshold)))
+	}
+	if a.State == Resolved {
+		return where(a) + ": over; " + strings.Join(parts, ", ")
+	}
+	return where(a) + ": " + strings.Join(parts, ", ")
+}
+
+// p99 is the 99th percentile; where clients gave up it is only a lower bound.
+func p99(e *detectors.Evidence) string {
+	v := strconv.FormatFloat(e.P99Seconds.Get(), 'f', 1, 64)
+	if e.P99Seconds.Get() < 1 {
+		v = strconv.FormatFloat(e.P99Seconds.Get(), 'f', 3, 64)
+	}
+	if e.P99Censored {
+		return "≥ " + v + " s (client limit)"
+	}
+	return v + " s"
+}
+
+// busyWorkers is an interval: what was logged, and what workers may have done behind clients that left.
+func busyWorkers(e *detectors.Evidence) string {
+	lower, upper := e.BusyWorkersLower, e.BusyWorkersUpper
+	if !lower.Known() {
+		return "an unknown number"
+	}
+	if !upper.Known() || short(upper.Get()) == short(lower.Get()) {
+		return short(lower.Get())
+	}
+	return short(lower.Get()) + "–" + short(upper.Get())
+}
+
+func description(a *Alert) string {
+	text := fmt.Sprintf("%s on %s since %s.", a.Name, where(a), stamp(a.StartsAt))
+	if a.State == Resolved {
+		text = fmt.Sprintf("%s on %s from %s to %s, %s.", a.Name, where(a), stamp(a.StartsAt), stamp(a.EndsAt),
+			time.Duration(a.EndsAt-a.StartsAt))
+	}
+	return text + " Detectors: " + strings.Join(a.Detectors, ", ") + "."
+}
+
+func causeText(a *Alert) string {
+	text := string(a.Cause.Verdict) + ": " + a.Cause.Text
+	for _, m := range a.Cause.Missing {
+		text += "\nmissing: " + m
+	}
+	return text
+}
+
+func adviceText(a *Alert) string {
+	var b strings.Builder
+	for i, ad := range a.Advice {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(ad.Layer + ": " + ad.Text)
+		if ad.Snippet != "" {
+			b.WriteString("\n" + ad.Snippet)
+		}
+		if ad.Verify != "" {
+			b.WriteString("\nverify: " + ad.Verify)
+		}
+	}
+	return b.String()
+}
+
+// evidenceLines says what the alert rests on in at most ten lines.
+func evidenceLines(a *Alert) []string {
+	e := &a.Evidence
+	var lines []string
+	add := func(parts ...string) {
+		parts = slices.DeleteFunc(parts, func(s string) bool { return s == "" })
+		if len(parts) > 0 {
+			lines = append(lines, strings.Join(parts, ", "))
+		}
+	}
+	num := func(n detectors.Num, format string, write func(float64) string) string {
+		if !n.Known() {
+			return ""
+		}
+		return fmt.Sprintf(format, write(n.Get()))
+	}
+	add(num(e.Requests, "%s requests", short), num(e.RequestsPerMinute, "%s a minute", short),
+		num(e.BaselineRatio, "%s times the baseline", short), num(e.BaselinePerMinute, "which is %s a minute", short))
+	add(num(e.DistinctClients, "%s addresses", approx), num(e.RequestsPerClientPerMinute, "%s requests per address and minute", short),
+		num(e.DistinctAgents, "%s user agents", approx))
+	add(num(e.Abandoned, "%s abandoned", short), num(e.AbandonRatio, "%s of the requests", percent),
+		num(e.Collateral, "%s of them not on the worst route", short), num(e.Errors5xx, "%s answered 5xx", short))
+	if e.P99Seconds.Known() {
+		add("p99 " + p99(e))
+	}
+	if e.BusyWorkersLower.Known() {
+		add("busy workers "+busyWorkers(e), num(e.PoolWorkers, "of %s", short), num(e.CounterfactualBusyWorkers, "without the class %s", short))
+	}
+	add(num(e.WorkerSecondsShare, "%s of the worker-seconds", percent), num(e.ReachedUpstreamRatio, "%s reached an upstream", percent),
+		num(e.Limited, "%s refused by a limiter", short), num(e.StaticShare, "%s static", percent), num(e.FanOut, "%s for each page", short))
+	add(num(e.Restarts, "%s restarts", short), num(e.Nodes, "%s nodes", short), num(e.Namespaces, "%s namespaces", short),
+		num(e.OOMKilled, "%s OOM-killed", short), num(e.PeriodSeconds, "rhythm %s s", short))
+	if len(e.TopRoutes) > 0 {
+		add("routes: " + ranking(e.TopRoutes))
+	}
+	if len(e.TopAgents) > 0 {
+		add("agents: " + ranking(e.TopAgents))
+	}
+	for _, s := range e.Samples {
+		add("line: " + s)
+	}
+	lines = lines[:min(len(lines), maxEvidenceLines)]
+	for i, l := range lines {
+		lines[i] = cut(Escape(l), maxEvidenceLine)
+	}
+	return lines
+}
+
+func ranking(top []detectors.Count) string {
+	var parts []string
+	for _, c := range top[:min(len(top), 3)] {
+		n := short(c.Count)
+		if c.Approx {
+			n = "≈" + n
+		}
+		parts = append(parts, cut(c.Key, 80)+" ("+n+")")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// lokiQuery finds the lines in Loki.
+func lokiQuery(a *Alert) string {
+	site := a.Labels.Get("site")
+	if site == "" {
+		return ""
+	}
+	q := "{site=" + strconv.Quote(site) + "}"
+	if a.reads("head_storm") {
+		q += ` | method="HEAD"`
+		if safeRoute.MatchString(a.Evidence.Route) {
+			q += " | route=" + strconv.Quote(a.Evidence.Route)
+		}
+	}
+	return q
+}
+
+// pattern names what kind of incident it is, where the facts show it.
+func pattern(f *facts) string {
+	switch {
+	case f.self != nil && f.self.Limited.Get() > 0:
+		return "self_protection_backfire"
+	case f.restart != nil && f.alert.reads("restart_burst") && f.restart.Reasons["liveness"]+f.restart.Reasons["liveness_probable"] > 0:
+		return "self_protection_backfire"
+	}
+	return ""
+}

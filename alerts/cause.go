@@ -1,0 +1,239 @@
+package alerts
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// causeRules leads from facts to a verdict: the first that matches speaks. What it says holds for what it matched
+// and no more; what it would need to say more is its list of what is missing.
+var causeRules = []struct {
+	name  string
+	match func(*facts) bool
+	cause func(*facts) Cause
+}{
+	{"restarts", func(f *facts) bool { return f.restart != nil && f.alert.reads("restart_burst") }, restartCause},
+	{"self loop", func(f *facts) bool { return f.self != nil && f.alert.reads("self_loop") }, selfCause},
+	{"head storm answered before the origin", func(f *facts) bool {
+		return f.head != nil && f.head.ReachedUpstreamRatio.Known() && f.head.ReachedUpstreamRatio.Get() == 0 && !f.hurting
+	}, answeredCause},
+	{"head storm", func(f *facts) bool { return f.head != nil && !contradicted(f) }, headCause},
+	{"self loop beside", func(f *facts) bool { return f.self != nil && f.hurting }, selfCause},
+	{"one class", func(f *facts) bool { return f.class.share > broadShare }, classCause},
+	{"nothing stands out", func(*facts) bool { return true }, undeterminedCause},
+}
+
+// cause explains the alert.
+func (f *facts) cause() Cause {
+	for _, r := range causeRules {
+		if r.match(f) {
+			return f.capped(r.cause(f))
+		}
+	}
+	return undeterminedCause(f)
+}
+
+// capped takes the proof away when lines are missing: what was lost may say otherwise.
+func (f *facts) capped(c Cause) Cause {
+	lossy := f.lossy()
+	if len(lossy) > 0 && c.Verdict == Proven {
+		c.Verdict = Probable
+	}
+	c.Missing = append(c.Missing, lossy...)
+	return c
+}
+
+// reads tells whether a detector took part in the alert itself.
+func (a *Alert) reads(detector string) bool { return slices.Contains(a.Detectors, detector) }
+
+// contradicted tells that the HEAD requests cannot have hurt: next to nothing of them reached the origin, or they
+// hold next to none of its time.
+func contradicted(f *facts) bool {
+	reached, share := f.head.ReachedUpstreamRatio, f.head.WorkerSecondsShare
+	return f.hurting && (reached.Known() && reached.Get() < 0.05 || share.Known() && share.Get() < 0.1)
+}
+
+func headCause(f *facts) Cause {
+	share, reached := f.head.WorkerSecondsShare, f.head.ReachedUpstreamRatio
+	facts := []string{perAddress(f.head), agents(f)}
+	var missing []string
+	if share.Known() {
+		facts = append([]string{percent(share.Get()) + " of the worker-seconds"}, facts...)
+	} else {
+		missing = append(missing, "request and upstream times ($request_time, $upstream_response_time)")
+	}
+	if reached.Known() {
+		facts = append([]string{percent(reached.Get()) + " of them reached an upstream"}, facts...)
+	} else {
+		missing = append(missing, "whether an upstream was contacted ($upstream_addr, $upstream_response_time)")
+	}
+	numbers := sentence(facts...)
+	switch {
+	case !f.hurting:
+		return Cause{statedBy(missing), fmt.Sprintf("a storm of %s at %s a minute, consistent with link-protection scanners; no client is hurt: %s",
+			f.storm(), short(f.head.RequestsPerMinute.Get()), numbers), missing}
+	case share.Get() >= pinShare && reached.Get() > reachShare:
+		return Cause{Proven, fmt.Sprintf("HEAD requests on %s pinned the origin: %s%s", routeOf(f), numbers, counterfactual(f)), nil}
+	}
+	if share.Known() && share.Get() < pinShare {
+		missing = append(missing, "a share of the worker-seconds of at least "+percent(pinShare)+": others take part")
+	}
+	return Cause{Probable, fmt.Sprintf("HEAD requests on %s came while clients were hurt: %s", routeOf(f), numbers), missing}
+}
+
+// statedBy: what the log states is proven when no field is missing for it.
+func statedBy(missing []string) Verdict {
+	if len(missing) > 0 {
+		return Probable
+	}
+	return Proven
+}
+
+func routeOf(f *facts) string {
+	if f.head.Route == "" {
+		return "several routes"
+	}
+	return f.head.Route
+}
+
+// agents says why the User-Agent is no key: a fleet rotates it, or takes a browser's.
+func agents(f *facts) string {
+	n := f.head.DistinctAgents
+	if !n.Known() {
+		return ""
+	}
+	if n.Get() > 10 {
+		return approx(n.Get()) + " user agents: method and route are the key, not the agent"
+	}
+	return ""
+}
+
+// counterfactual is what the origin would have been without the class.
+func counterfactual(f *facts) string {
+	without, pool := f.head.CounterfactualBusyWorkers, f.head.PoolWorkers
+	if !without.Known() || !pool.Known() || pool.Get() <= 0 {
+		return ""
+	}
+	s := fmt.Sprintf("; without them %s of %s workers would have been busy", short(without.Get()), short(pool.Get()))
+	if without.Get()/pool.Get() >= calmRatio {
+		s += ", still too many: they are not all of it"
+	}
+	return s
+}
+
+func answeredCause(f *facts) Cause {
+	return Cause{Proven, fmt.Sprintf("%s: all %s requests of the window were answered before the origin, none reached an upstream",
+		f.storm(), short(f.head.Requests.Get())), nil}
+}
+
+func selfCause(f *facts) Cause {
+	e := f.self
+	text := fmt.Sprintf("the site calls itself: %s requests a minute come from its own addresses", short(e.RequestsPerMinute.Get()))
+	if e.FanOut.Known() {
+		text += fmt.Sprintf(", %s for each page rendered", short(e.FanOut.Get()))
+	}
+	if e.StaticShare.Known() {
+		text += fmt.Sprintf("; %s of them for static files", percent(e.StaticShare.Get()))
+	}
+	c := Cause{Verdict: Proven, Text: text}
+	if e.Limited.Get() > 0 {
+		c.Text += fmt.Sprintf("; the site's own limiter refused %s of them", short(e.Limited.Get()))
+		if e.StaticShare.Get() >= pinShare {
+			c.Text += ", consistent with a limiter whose key uses $request_uri, which keeps the query string, instead of $uri"
+		}
+	}
+	if !f.alert.reads("self_loop") {
+		c.Verdict = Probable
+		c.Missing = []string{"proof that the site's calls to itself are what holds the workers"}
+	}
+	return c
+}
+
+// restartCause names how the containers ended; why their probes failed is another question, which the events do
+// not answer.
+func restartCause(f *facts) Cause {
+	e := f.restart
+	total := 0
+	for _, n := range e.Reasons {
+		total += n
+	}
+	var told []string
+	for _, reason := range slices.SortedFunc(maps.Keys(e.Reasons), func(a, b string) int {
+		return compareCounts(e.Reasons[a], e.Reasons[b], a, b)
+	}) {
+		told = append(told, fmt.Sprintf("%d × %s", e.Reasons[reason], reason))
+	}
+	text := fmt.Sprintf("%d containers ended: %s", total, strings.Join(told, ", "))
+	if e.Nodes.Known() || e.Namespaces.Known() {
+		text += fmt.Sprintf("; on %s nodes in %s namespaces", short(e.Nodes.Get()), short(e.Namespaces.Get()))
+	}
+	if e.PeriodSeconds.Known() {
+		text += fmt.Sprintf("; php-fpm killed requests every %s s, the rhythm of a probe", short(e.PeriodSeconds.Get()))
+	}
+	trigger := "what made the probes fail: the access log of the ingress for the window, and the load of nodes, databases and file servers"
+	liveness, probable := e.Reasons["liveness"], e.Reasons["liveness_probable"]
+	switch {
+	case len(f.lossy()) > 0:
+		return Cause{Undetermined, text + "; the trigger is undetermined", []string{trigger}}
+	case total > 0 && 2*e.Reasons["oom"] >= total:
+		return Cause{Proven, text + "; most ran out of memory", nil}
+	case total > 0 && 2*liveness >= total:
+		return Cause{Proven, text + "; kubelet killed them after failed liveness probes; what made the probes fail is undetermined", []string{trigger}}
+	case total > 0 && 2*(liveness+probable) >= total:
+		return Cause{Probable, text + "; consistent with kills after failed liveness probes",
+			[]string{"kubelet's Killing events or its log", trigger}}
+	}
+	return Cause{Undetermined, text, []string{"a reason that most of the restarts share"}}
+}
+
+func compareCounts(a, b int, nameA, nameB string) int {
+	if a != b {
+		return b - a
+	}
+	return strings.Compare(nameA, nameB)
+}
+
+func classCause(f *facts) Cause {
+	c := f.class
+	text := fmt.Sprintf("%s holds %s of the worker-seconds", c, percent(c.share))
+	if f.sat == nil {
+		return Cause{Probable, text, []string{"the size of the worker pool (pool.workers of the site)"}}
+	}
+	without, pool := f.sat.CounterfactualBusyWorkers, f.sat.PoolWorkers
+	if without.Known() && pool.Get() > 0 {
+		text += fmt.Sprintf("; without it %s of %s workers would have been busy", short(without.Get()), short(pool.Get()))
+		if c.share >= pinShare && without.Get()/pool.Get() < calmRatio {
+			return Cause{Proven, text, nil}
+		}
+		return Cause{Probable, text, []string{"a share that alone used up the pool"}}
+	}
+	return Cause{Probable, text, []string{"the usual cost of the other routes (no baseline yet)"}}
+}
+
+func undeterminedCause(f *facts) Cause {
+	var missing []string
+	if !f.knowsWork() {
+		missing = append(missing, "request and upstream times ($request_time, $upstream_response_time)")
+	}
+	if f.sat == nil && f.alert.Evidence.PoolWorkers.Get() != f.alert.Evidence.PoolWorkers.Get() {
+		missing = append(missing, "the size of the worker pool (pool.workers of the site)")
+	}
+	if f.class.share <= broadShare {
+		return Cause{Undetermined, fmt.Sprintf("broad: no class of requests holds more than %s of the worker-seconds (the largest, %s, %s)",
+			percent(broadShare), f.class, percent(f.class.share)), append(missing, "the load of what all requests depend on (database, cache, file server)")}
+	}
+	missing = append(missing, "a class of requests that holds the origin's time")
+	return Cause{Undetermined, "the numbers do not show what holds the origin", missing}
+}
+
+// knowsWork tells whether the log carries times.
+func (f *facts) knowsWork() bool {
+	for _, d := range f.seen {
+		if d.Evidence.WorkerSecondsUpper.Known() || d.Evidence.P99Seconds.Known() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,178 @@
+package alerts
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/squall-sre/squall/detectors"
+	"github.com/squall-sre/squall/detectors/pane"
+)
+
+// What a share must be to carry a conclusion.
+const (
+	pinShare    = 0.5  // of the worker-seconds: this class pinned the origin
+	broadShare  = 0.3  // no class above it: broad, not one class (DOMAIN: the layer rules)
+	reachShare  = 0.5  // of a class's requests reached an upstream
+	calmRatio   = 0.8  // busy workers over the pool under which the origin would have been fine
+	fewRequests = 60.0 // a minute and address: below it a limit for each address catches people first
+	lossyShare  = 0.01 // of the lines late or folded: numbers by route are not proof any more
+)
+
+// facts are what a cause and an advice may rest on: the alert, everything that was seen of its by-values, and
+// what is missing.
+type facts struct {
+	alert    *Alert
+	seen     map[string]*detectors.Detection
+	coverage pane.Coverage
+	gaps     []string // sources that lost lines, sorted
+	controls []string // what the site has in place
+
+	head, self, restart, sat *detectors.Evidence
+	hurting                  bool // clients leave, wait or workers are used up
+	class                    class
+}
+
+// class is the method and route that hold most of the origin's worker time.
+type class struct {
+	method, route string
+	share         float64 // of the site's worker-seconds; NaN: not known
+	from          string  // the detector that measured it
+}
+
+func (c class) String() string { return strings.TrimSpace(c.method + " " + c.route) }
+
+func (f *facts) prepare() {
+	of := func(name string) *detectors.Evidence {
+		if d := f.seen[name]; d != nil {
+			return &d.Evidence
+		}
+		return nil
+	}
+	f.head, f.self, f.restart, f.sat = of("head_storm"), of("self_loop"), of("restart_burst"), of("saturation")
+	f.hurting = of("client_abandon") != nil || of("latency") != nil || f.sat != nil
+	f.class = costliest(f.sat, of("latency"))
+}
+
+// costliest finds the class with most worker time: as saturation measured it, else as latency ranked it.
+func costliest(sat, latency *detectors.Evidence) class {
+	if sat != nil && sat.Route != "" {
+		return class{sat.Method, sat.Route, sat.WorkerSecondsShare.Get(), "saturation"}
+	}
+	if latency != nil && len(latency.TopRoutes) > 0 {
+		method, route, ok := strings.Cut(latency.TopRoutes[0].Key, " ")
+		if !ok {
+			method, route = "", method
+		}
+		share := latency.TopRoutes[0].Count / latency.WorkerSecondsLower.Get()
+		if share > 1 || share <= 0 {
+			share = math.NaN()
+		}
+		return class{method, route, share, "latency"}
+	}
+	return class{share: math.NaN()}
+}
+
+// lossy lists what keeps any conclusion from being proven.
+func (f *facts) lossy() []string {
+	var missing []string
+	for _, s := range f.gaps {
+		missing = append(missing, "the lines that "+s+" lost in the window")
+	}
+	c := &f.coverage
+	if c.Gaps > 0 && len(f.gaps) == 0 {
+		missing = append(missing, "lines that were lost in the window")
+	}
+	if lines := float64(c.Lines); float64(c.Late) > lossyShare*lines {
+		missing = append(missing, fmt.Sprintf("%d lines that came too late to be counted", c.Late))
+	}
+	if lines := float64(c.Lines); float64(c.CellsFolded+c.SitesFolded) > lossyShare*lines {
+		missing = append(missing, fmt.Sprintf("the routes of %d requests over the limit of routes", c.CellsFolded+c.SitesFolded))
+	}
+	if c.EventsDropped > 0 {
+		missing = append(missing, fmt.Sprintf("%d events over the limit", c.EventsDropped))
+	}
+	return missing
+}
+
+// control returns which of the named controls the site has in place, "" for none.
+func (f *facts) control(names ...string) string {
+	for _, c := range f.controls {
+		if slices.Contains(names, c) {
+			return c
+		}
+	}
+	return ""
+}
+
+// storm is the HEAD class in words.
+func (f *facts) storm() string {
+	route := f.head.Route
+	if route == "" {
+		route = "several routes"
+	}
+	return "HEAD " + route
+}
+
+// perAddress is the arithmetic of a limit for each address, "" when it is not known or such a limit could help.
+func perAddress(e *detectors.Evidence) string {
+	n := e.RequestsPerClientPerMinute
+	if e == nil || !n.Known() || n.Get() >= fewRequests {
+		return ""
+	}
+	return short(n.Get()) + " requests per address and minute" + from(e) + ": a per-address limit cannot help"
+}
+
+func from(e *detectors.Evidence) string {
+	if !e.DistinctClients.Known() {
+		return ""
+	}
+	return " from " + approx(e.DistinctClients.Get()) + " addresses"
+}
+
+// exactClients is how many distinct addresses or agents are counted one by one; above, the number is an estimate.
+const exactClients = 256
+
+func approx(n float64) string {
+	if n > exactClients {
+		return "≈" + short(math.Round(n))
+	}
+	return short(n)
+}
+
+// short writes a number with three significant digits below 1,000 and whole above, with separators.
+func short(v float64) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return "an unknown number of"
+	}
+	if math.Abs(v) < 1000 {
+		s := strconv.FormatFloat(v, 'f', 1, 64)
+		if math.Abs(v) < 10 {
+			s = strconv.FormatFloat(v, 'f', 2, 64)
+		}
+		if strings.Contains(s, ".") {
+			s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
+		}
+		return s
+	}
+	s := strconv.FormatFloat(math.Round(v), 'f', 0, 64)
+	neg := strings.HasPrefix(s, "-")
+	s = strings.TrimPrefix(s, "-")
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	if neg {
+		return "-" + s
+	}
+	return s
+}
+
+func percent(ratio float64) string { return short(math.Round(ratio*1000)/10) + " %" }
+
+// sentence joins what is not empty.
+func sentence(parts ...string) string {
+	parts = slices.DeleteFunc(parts, func(s string) bool { return s == "" })
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,324 @@
+package alerts
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/squall-sre/squall/detectors"
+)
+
+// What one detection may carry into an alert's state, whatever the log held.
+const (
+	maxText    = 512 // bytes of one agent, route or sample
+	maxTop     = 10
+	maxSamples = 5
+	maxGaps    = 20
+	maxParts   = 64 // detections that one alert keeps apart
+)
+
+// incident is what one alert has seen from its beginning: the newest of each detector and what its episodes add
+// up to.
+type incident struct {
+	Seen  map[string]*detectors.Detection // by detector: the newest state, active or over
+	Parts map[string]*part                // by detectionKey
+	Gaps  []string                        // sources that lost lines meanwhile, sorted
+}
+
+// part is what one detection of an incident amounts to.
+type part struct {
+	Detector string
+	Over     detectors.Evidence // the episodes that are over
+	Now      detectors.Evidence // the last window of the one that goes on; empty when none does
+	Peak     detectors.Evidence // the highest of all windows
+}
+
+// absorb adds what one pane found.
+func (in *incident) absorb(g *group, gaps []string) {
+	if in.Seen == nil {
+		in.Seen, in.Parts = map[string]*detectors.Detection{}, map[string]*part{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(g.found)) {
+		d := g.found[name]
+		in.Seen[name] = d
+		if p := in.part(d); p != nil && d.Active {
+			p.Now = d.Evidence
+			p.Peak = mergePeaks(p.Peak, d.Evidence)
+		}
+	}
+	for i := range g.ended {
+		d := &g.ended[i]
+		if now := g.found[d.Detector]; now == nil {
+			if old := in.Seen[d.Detector]; old == nil || old.Active || d.Until >= old.Until {
+				in.Seen[d.Detector] = d
+			}
+		}
+		if p := in.part(d); p != nil {
+			p.Over = mergeEpisodes(p.Over, d.Evidence)
+			p.Now = detectors.Evidence{}
+		}
+	}
+	for _, s := range gaps {
+		if i, known := slices.BinarySearch(in.Gaps, s); !known && len(in.Gaps) < maxGaps {
+			in.Gaps = slices.Insert(in.Gaps, i, cut(s, maxText))
+		}
+	}
+}
+
+func (in *incident) part(d *detectors.Detection) *part {
+	key := detectionKey(d)
+	if in.Parts[key] == nil {
+		if len(in.Parts) >= maxParts {
+			return nil
+		}
+		in.Parts[key] = &part{Detector: d.Detector}
+	}
+	return in.Parts[key]
+}
+
+// primary is the first detector that the rule names and the incident has seen: the alert's value is its value.
+func (in *incident) primary(reads []string) *detectors.Detection {
+	for _, name := range reads {
+		if d := in.Seen[name]; d != nil {
+			return d
+		}
+	}
+	return nil
+}
+
+// detectors lists those of the rule that took part, sorted.
+func (in *incident) detectors(reads []string) []string {
+	var names []string
+	for _, name := range reads {
+		if in.Seen[name] != nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// window is the evidence now: the first detector that the rule names tells, the others fill in what it does not
+// know, so that the numbers of one line belong together.
+func (in *incident) window(reads []string) detectors.Evidence {
+	var e detectors.Evidence
+	for _, name := range reads {
+		if d := in.Seen[name]; d != nil {
+			e = fill(e, d.Evidence)
+		}
+	}
+	return e
+}
+
+// whole is the evidence of the incident from its beginning: totals over its episodes, peaks over its windows.
+func (in *incident) whole(reads []string) detectors.Evidence {
+	var e detectors.Evidence
+	for _, name := range reads {
+		var all detectors.Evidence
+		for _, key := range slices.Sorted(maps.Keys(in.Parts)) {
+			if p := in.Parts[key]; p.Detector == name {
+				total := mergeEpisodes(p.Over, p.Now)
+				all = mergeEpisodes(all, mergePeaks(total, p.Peak))
+			}
+		}
+		e = fill(e, all)
+	}
+	return e
+}
+
+// merging says how a number of two spans of time makes one number of both; what is not listed is a peak.
+type merging int
+
+const (
+	peak     merging = iota // the higher one
+	total                   // the sum
+	weighted                // the mean, weighted by requests
+	latest                  // the second, where known
+)
+
+var mergings = map[string]merging{
+	"requests": total, "abandoned": total, "collateral": total, "limited": total, "errors_5xx": total,
+	"restarts": total, "oom_killed": total, "worker_seconds_lower": total, "worker_seconds_upper": total,
+	"abandon_ratio": weighted, "reached_upstream_ratio": weighted, "worker_seconds_share": weighted,
+	"static_share": weighted, "baseline_per_minute": latest, "pool_workers": latest, "ttl_seconds": latest,
+	"period_seconds": latest,
+}
+
+// mergeEpisodes joins the evidence of two episodes, a before b.
+func mergeEpisodes(a, b detectors.Evidence) detectors.Evidence {
+	out := mergeNumbers(a, b, func(name string) merging { return mergings[name] })
+	out.Status, out.Reasons = addCounts(a.Status, b.Status), addCounts(a.Reasons, b.Reasons)
+	out.TopAgents, out.TopRoutes = addTops(a.TopAgents, b.TopAgents), addTops(a.TopRoutes, b.TopRoutes)
+	out.P99Censored = a.P99Censored || b.P99Censored
+	out.Method, out.Route = a.Method, a.Route
+	if a.Method+a.Route == "" || b.Requests.Get() > a.Requests.Get() && b.Method+b.Route != "" {
+		out.Method, out.Route = b.Method, b.Route
+	}
+	for _, s := range b.Samples {
+		if len(out.Samples) < maxSamples && !slices.Contains(out.Samples, s) {
+			out.Samples = append(slices.Clip(out.Samples), s)
+		}
+	}
+	return out
+}
+
+// mergePeaks keeps a and raises its peaks, and its totals where a window had more than a, to those of a window b.
+func mergePeaks(a, b detectors.Evidence) detectors.Evidence {
+	out := mergeNumbers(a, b, func(name string) merging {
+		if k := mergings[name]; k != total {
+			return k
+		}
+		return peak
+	})
+	// A ratio of the whole is not the mean of its windows: keep a's.
+	for name, i := range numberFields {
+		if mergings[name] == weighted && number(&a, i).Known() {
+			setNumber(&out, i, number(&a, i))
+		}
+	}
+	out.P99Censored = a.P99Censored || b.P99Censored
+	return fill(out, b)
+}
+
+func mergeNumbers(a, b detectors.Evidence, kind func(string) merging) detectors.Evidence {
+	out := a
+	wa, wb := a.Requests.Get(), b.Requests.Get()
+	for name, i := range numberFields {
+		x, y := number(&a, i), number(&b, i)
+		switch {
+		case !y.Known():
+			continue
+		case !x.Known():
+			setNumber(&out, i, y)
+			continue
+		}
+		switch kind(name) {
+		case total:
+			setNumber(&out, i, detectors.N(x.Get()+y.Get()))
+		case weighted:
+			if mean := detectors.N((x.Get()*wa + y.Get()*wb) / (wa + wb)); mean.Known() {
+				setNumber(&out, i, mean)
+			}
+		case latest:
+			setNumber(&out, i, y)
+		default:
+			setNumber(&out, i, detectors.N(max(x.Get(), y.Get())))
+		}
+	}
+	return out
+}
+
+// fill takes from b what a does not have.
+func fill(a, b detectors.Evidence) detectors.Evidence {
+	for _, i := range numberFields {
+		if !number(&a, i).Known() {
+			setNumber(&a, i, number(&b, i))
+			if i == numberFields["p99_seconds"] && number(&b, i).Known() {
+				a.P99Censored = b.P99Censored
+			}
+		}
+	}
+	if a.Method+a.Route == "" {
+		a.Method, a.Route = b.Method, b.Route
+	}
+	if len(a.TopAgents) == 0 {
+		a.TopAgents = b.TopAgents
+	}
+	if len(a.TopRoutes) == 0 {
+		a.TopRoutes = b.TopRoutes
+	}
+	if len(a.Status) == 0 {
+		a.Status = b.Status
+	}
+	if len(a.Reasons) == 0 {
+		a.Reasons = b.Reasons
+	}
+	if len(a.Samples) == 0 {
+		a.Samples = b.Samples
+	}
+	return a
+}
+
+func number(e *detectors.Evidence, field int) detectors.Num {
+	return reflect.ValueOf(e).Elem().Field(field).Interface().(detectors.Num)
+}
+
+func setNumber(e *detectors.Evidence, field int, n detectors.Num) {
+	reflect.ValueOf(e).Elem().Field(field).Set(reflect.ValueOf(n))
+}
+
+func addCounts(a, b map[string]int) map[string]int {
+	if len(b) == 0 {
+		return a
+	}
+	sum := maps.Clone(a)
+	if sum == nil {
+		sum = map[string]int{}
+	}
+	for k, n := range b {
+		sum[k] += n
+	}
+	return sum
+}
+
+// addTops adds two rankings. What one of them does not list it may have had below its end, so the sum may be low.
+func addTops(a, b []detectors.Count) []detectors.Count {
+	if len(b) == 0 {
+		return a
+	}
+	sum := slices.Clone(a)
+	for _, c := range b {
+		if i := slices.IndexFunc(sum, func(s detectors.Count) bool { return s.Key == c.Key }); i >= 0 {
+			sum[i].Count, sum[i].Approx = sum[i].Count+c.Count, sum[i].Approx || c.Approx
+		} else {
+			sum = append(sum, c)
+		}
+	}
+	slices.SortStableFunc(sum, func(a, b detectors.Count) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Key, b.Key))
+	})
+	return sum[:min(len(sum), maxTop)]
+}
+
+// clean copies a detection with every text bounded and valid UTF-8: what follows may keep it.
+func clean(d *detectors.Detection) detectors.Detection {
+	out := *d
+	for _, v := range []*float64{&out.Value, &out.Threshold, &out.Peak} {
+		if math.IsNaN(*v) || math.IsInf(*v, 0) {
+			*v = 0
+		}
+	}
+	e := &out.Evidence
+	e.Method, e.Route = cut(e.Method, 32), cut(e.Route, maxText)
+	e.TopAgents, e.TopRoutes = cleanTop(e.TopAgents), cleanTop(e.TopRoutes)
+	e.Samples = slices.Clone(e.Samples[:min(len(e.Samples), maxSamples)])
+	for i, s := range e.Samples {
+		e.Samples[i] = cut(s, maxText)
+	}
+	return out
+}
+
+func cleanTop(top []detectors.Count) []detectors.Count {
+	top = slices.Clone(top[:min(len(top), maxTop)])
+	for i := range top {
+		top[i].Key = cut(top[i].Key, maxText)
+	}
+	return top
+}
+
+// cut bounds a text to n bytes, without splitting a character, and makes it valid UTF-8.
+func cut(s string, n int) string {
+	s = strings.ToValidUTF8(s, "\ufffd")
+	if len(s) <= n {
+		return s
+	}
+	end := n - len("…")
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "…"
+}

@@ -1,0 +1,43 @@
+package alerts
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+var severities = []Severity{Info, Warning, Page}
+
+type metrics struct {
+	firing      *prometheus.GaugeVec
+	transitions *prometheus.CounterVec
+	dropped     prometheus.Counter
+	stale       prometheus.Counter
+	ruleErrors  prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	with := promauto.With(reg)
+	m := &metrics{
+		firing: with.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "squall_alerts_firing", Help: "Alerts that fire, by severity.",
+		}, []string{"severity"}),
+		transitions: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "squall_alerts_transitions_total", Help: "Alerts that began or ended, by state and severity.",
+		}, []string{"state", "severity"}),
+		dropped: with.NewCounter(prometheus.CounterOpts{
+			Name: "squall_alerts_dropped_total", Help: "Evaluations of alerts over the limit, which were dropped.",
+		}),
+		stale: with.NewCounter(prometheus.CounterOpts{
+			Name: "squall_alerts_stale_panes_total", Help: "Results that were not after the last one and changed nothing.",
+		}),
+		ruleErrors: with.NewCounter(prometheus.CounterOpts{
+			Name: "squall_alerts_rule_errors_total", Help: "Evaluations of a rule's expression that failed.",
+		}),
+	}
+	for _, s := range severities {
+		m.firing.WithLabelValues(string(s))
+		m.transitions.WithLabelValues(string(Firing), string(s))
+		m.transitions.WithLabelValues(string(Resolved), string(s))
+	}
+	return m
+}

@@ -1,0 +1,233 @@
+package alerts
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/expr-lang/expr/ast"
+	"github.com/expr-lang/expr/parser"
+
+	"github.com/squall-sre/squall/detectors"
+)
+
+// A Rule joins detections into an alert. It is the configuration's shape; what it means is checked by
+// CheckRules.
+type Rule struct {
+	Name string `yaml:"name"`
+	// When is an expression over detectors (github.com/expr-lang/expr). A detector's name alone tells whether it
+	// is active for the by-values at hand; name.value, name.threshold, name.peak and the numbers of its evidence
+	// are numbers, and a number that is not known makes every comparison with it false.
+	When string `yaml:"when"`
+	// While keeps a firing alert on; When where it is empty. A storm's page goes on until the queue behind it
+	// has drained, after the storm itself is over.
+	While string `yaml:"while"`
+	// By names the labels over which detections are joined: one alert for each set of values. Default: site.
+	By []string `yaml:"by"`
+	// Within lets a detection count as active for this long after it was over.
+	Within time.Duration `yaml:"within"`
+	// For is how long When must hold before the alert fires.
+	For time.Duration `yaml:"for"`
+	// KeepFiringFor is how long the alert stays on after its condition was over.
+	KeepFiringFor time.Duration `yaml:"keep_firing_for"`
+	// Severity is page, warning or info, or an expression whose results are these words.
+	Severity    string            `yaml:"severity"`
+	Labels      map[string]string `yaml:"labels"`
+	Annotations map[string]string `yaml:"annotations"` // text/template over TemplateData
+	Runbook     string            `yaml:"runbook"`     // an address
+	Disabled    bool              `yaml:"disabled"`    // takes a shipped rule of this name away
+}
+
+// keepFiring is the shipped rules' keep_firing_for: the time in which a storm that takes a breath is one storm.
+const keepFiring = 2 * time.Minute
+
+// shipped are the rules without configuration. The halves of a composite are recorded by the detectors and not
+// paged: each alone is often nothing.
+var shipped = []Rule{
+	{
+		Name: "ClientsGivingUp", When: "client_abandon and latency", Severity: string(Page),
+		For: time.Minute, KeepFiringFor: keepFiring,
+	},
+	{
+		Name: "HeadStorm", When: "head_storm", KeepFiringFor: keepFiring,
+		Severity: `head_storm.reached_upstream_ratio == 0 ? "info" : "warning"`,
+	},
+	{
+		Name: "StormHurting", When: "head_storm and (client_abandon or saturation)", Severity: string(Page),
+		While: "client_abandon or saturation", KeepFiringFor: keepFiring,
+	},
+	{
+		Name: "WorkersExhausted", When: "saturation and (client_abandon or latency)", Severity: string(Page),
+		For: time.Minute, KeepFiringFor: keepFiring,
+	},
+	{Name: "SelfLoop", When: "self_loop", Severity: string(Warning), KeepFiringFor: keepFiring},
+	{
+		Name: "RestartBurst", When: "restart_burst", By: []string{"cluster"}, Severity: string(Page),
+		KeepFiringFor: keepFiring,
+	},
+}
+
+// ShippedRules returns the rules that hold without configuration.
+func ShippedRules() []Rule { return slices.Clone(shipped) }
+
+// MergeRules adds configured rules to the shipped ones: the same name replaces, a disabled one removes. The
+// order is that of the shipped rules, then that of the configuration.
+func MergeRules(configured []Rule) []Rule {
+	merged := ShippedRules()
+	for _, r := range configured {
+		i := slices.IndexFunc(merged, func(m Rule) bool { return m.Name == r.Name })
+		switch {
+		case i >= 0:
+			merged[i] = r
+		default:
+			merged = append(merged, r)
+		}
+	}
+	return slices.DeleteFunc(merged, func(r Rule) bool { return r.Disabled })
+}
+
+// CheckRules reports the first fault of the configured rules, naming the rule and the place in its expression.
+func CheckRules(configured []Rule, detectorNames []string) error {
+	_, err := compileRules(configured, detectorNames)
+	return err
+}
+
+// rule is a Rule that was checked.
+type rule struct {
+	Rule
+	when, while *expression
+	severity    func(found map[string]*detectors.Detection) (Severity, error)
+	templates   []annotation
+	reads       []string // the detectors of when, then of while, in the order in which they are named
+}
+
+func compileRules(configured []Rule, known []string) ([]*rule, error) {
+	seen := map[string]bool{}
+	for _, r := range configured {
+		if seen[r.Name] {
+			return nil, fmt.Errorf("rule %q: there are two of this name", r.Name)
+		}
+		seen[r.Name] = true
+		if r.Disabled && !slices.ContainsFunc(shipped, func(s Rule) bool { return s.Name == r.Name }) && r.When == "" {
+			return nil, fmt.Errorf("rule %q: disabled, but no shipped rule has this name", r.Name)
+		}
+	}
+	var rules []*rule
+	for _, r := range MergeRules(configured) {
+		c, err := compileRule(r, known)
+		if err != nil {
+			return nil, fmt.Errorf("rule %q: %w", r.Name, err)
+		}
+		rules = append(rules, c)
+	}
+	return rules, nil
+}
+
+// labelName is what Alertmanager of every version accepts.
+var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+
+var ruleName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_ .:-]{0,99}$`)
+
+func compileRule(r Rule, known []string) (*rule, error) {
+	if err := checkPlain(&r); err != nil {
+		return nil, err
+	}
+	if r.By == nil {
+		r.By = []string{"site"}
+	}
+	slices.Sort(r.By)
+	c := &rule{Rule: r}
+	var err error
+	if c.when, err = compile(r.When, known, reflect.Bool); err != nil {
+		return nil, fmt.Errorf("when: %w", err)
+	}
+	c.while = c.when
+	if r.While != "" {
+		if c.while, err = compile(r.While, known, reflect.Bool); err != nil {
+			return nil, fmt.Errorf("while: %w", err)
+		}
+	}
+	for _, e := range []*expression{c.when, c.while} {
+		if on, err := e.holds(nil); err != nil || on {
+			return nil, fmt.Errorf("when and while must be false while every detector is silent")
+		}
+		for _, name := range e.reads {
+			if !slices.Contains(c.reads, name) {
+				c.reads = append(c.reads, name)
+			}
+		}
+	}
+	if c.severity, err = compileSeverity(r.Severity, known); err != nil {
+		return nil, fmt.Errorf("severity: %w", err)
+	}
+	if c.templates, err = compileAnnotations(r.Annotations); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// checkPlain checks what needs no compiling.
+func checkPlain(r *Rule) error {
+	if !ruleName.MatchString(r.Name) {
+		return fmt.Errorf("name must be letters, digits and _ . : - only, beginning with a letter")
+	}
+	if r.When == "" {
+		return fmt.Errorf("when is missing")
+	}
+	if r.Within < 0 || r.For < 0 || r.KeepFiringFor < 0 {
+		return fmt.Errorf("within, for and keep_firing_for must not be negative")
+	}
+	for i, name := range r.By {
+		if !labelName.MatchString(name) || slices.Contains(r.By[:i], name) {
+			return fmt.Errorf("by: %q is not a label's name or is there twice", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Labels)) {
+		if !labelName.MatchString(name) || name == "alertname" || name == "severity" || slices.Contains(r.By, name) {
+			return fmt.Errorf("labels: %q cannot be set", name)
+		}
+	}
+	return nil
+}
+
+// compileSeverity takes a word, or an expression in which every result is such a word.
+func compileSeverity(text string, known []string) (func(map[string]*detectors.Detection) (Severity, error), error) {
+	if s := Severity(text); s.rank() > 0 {
+		return func(map[string]*detectors.Detection) (Severity, error) { return s, nil }, nil
+	}
+	e, err := compile(text, known, reflect.String)
+	if err != nil {
+		return nil, fmt.Errorf("must be page, warning, info or an expression that gives one of them: %w", err)
+	}
+	tree, err := parser.Parse(text)
+	if err != nil {
+		return nil, positioned(text, err)
+	}
+	if !resultsAreSeverities(tree.Node) {
+		return nil, fmt.Errorf(`every result must be "page", "warning" or "info"`)
+	}
+	return func(found map[string]*detectors.Detection) (Severity, error) {
+		v, err := e.run(found)
+		if err != nil {
+			return Warning, err
+		}
+		s, _ := v.(string)
+		return Severity(s), nil
+	}, nil
+}
+
+func resultsAreSeverities(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.ConditionalNode:
+		return resultsAreSeverities(n.Exp1) && resultsAreSeverities(n.Exp2)
+	case *ast.StringNode:
+		return Severity(n.Value).rank() > 0
+	}
+	return false
+}
+
+// rank orders severities; 0 is none.
+func (s Severity) rank() int { return 1 + slices.Index([]Severity{Info, Warning, Page}, s) }
