@@ -116,7 +116,9 @@ func (p *people) fill(r *request) (service, leave int64) {
 	service, leave = route.draw(p.rng), p.spec.Patience.draw(p.rng)
 	for _, s := range p.slows {
 		if within(r.arrival-p.start, s.At, s.For) && p.rng.Float64() < s.Ratio {
-			service = int64(float64(service) * max(s.Factor, 0))
+			if s.Factor > 0 {
+				service = int64(float64(service) * s.Factor)
+			}
 			if s.Add.Mean > 0 {
 				service += s.Add.draw(p.rng)
 			}
