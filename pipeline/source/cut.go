@@ -54,7 +54,11 @@ func (c *cutter) took(n int) error {
 			return err
 		}
 	} else {
+		read := c.space()[:n]
 		c.buf = c.buf[:len(c.buf)+n]
+		if len(c.buf) < pipeline.MaxLine && bytes.IndexByte(read, '\n') < 0 && bytes.IndexByte(read, 0) < 0 {
+			return nil // half a line grew: a writer of single bytes must not cost its square
+		}
 	}
 	for {
 		end := len(c.buf)

@@ -214,7 +214,7 @@ func (f *files) stateOf(g *generation) pipeline.InputState {
 	switch {
 	case g.failed != "":
 		s.State, s.Err = "unreadable", g.failed
-	case g.busy || s.Lag > 0:
+	case s.Lag > 0:
 		s.State = "reading"
 	}
 	return s

@@ -58,6 +58,7 @@ type generation struct {
 	current  bool        // a followed path leads here
 	last     bool        // to be ended with this turn
 	size     int64       // as last seen
+	peak     int64       // the largest size seen
 	mtime    time.Time   // as last seen
 	changed  time.Time   // when size or mtime was last seen to change, by our clock
 	turned   int64       // the size at which it was last read to its end; -1: it was not
@@ -163,6 +164,13 @@ func hashOf(streamID string) (hash uint64, ok bool) {
 	part, _, _ = strings.Cut(part, "+")
 	hash, err := strconv.ParseUint(part, 16, 64)
 	return hash, err == nil && len(part) == 16
+}
+
+// sameInode tells whether a stream's ID names this inode, on whatever device: device numbers change when a
+// machine boots.
+func sameInode(streamID string, id fileID) bool {
+	parts := strings.Split(streamID, "-")
+	return len(parts) == 3 && parts[1] == strconv.FormatUint(id.ino, 16)
 }
 
 // unchanged tells whether the file still begins with head and still has anchor before off. It is asked after

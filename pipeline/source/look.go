@@ -33,7 +33,7 @@ func (f *files) discover(ctx context.Context) error {
 		began := f.rt.Now()
 		f.look(hint)
 		rest := time.NewTimer(max(f.rt.Poll, lookShare*f.rt.Now().Sub(began)))
-		least := time.NewTimer(f.rt.Poll / 10)
+		least := time.NewTimer(max(f.rt.Poll/10, lookShare*f.rt.Now().Sub(began)))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -123,20 +123,30 @@ func (f *files) expand() map[string]bool {
 			}
 		}
 	}
+	rotated := map[string]bool{}
 	for path, literal := range seen {
-		if literal {
-			continue
-		}
-		r, rotated := parseRotated(filepath.Base(path))
-		if !rotated {
+		r, ok := parseRotated(filepath.Base(path))
+		if literal || !ok {
 			continue
 		}
 		_, known := seen[filepath.Join(filepath.Dir(path), r.stem)]
 		if known || r.packed || r.partial {
 			delete(seen, path)
+			rotated[path] = true
+		}
+	}
+	for path := range f.paths { // what a glob found before and cannot list now may still be there
+		if _, err := os.Lstat(path); !rotated[path] && !isMissing(err) {
+			if _, ok := seen[path]; !ok {
+				seen[path] = false
+			}
 		}
 	}
 	return seen
+}
+
+func isMissing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
 func isGlob(path string) bool { return strings.ContainsAny(path, `*?[\`) }
@@ -145,7 +155,7 @@ func isGlob(path string) bool { return strings.ContainsAny(path, `*?[\`) }
 func (f *files) lookAt(p *followed) {
 	info, err := os.Stat(p.path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+	case isMissing(err):
 		f.lead(p, nil)
 		f.setState(p, "missing", nil)
 	case err != nil: // where it leads is not known: what it led to is kept
@@ -271,8 +281,10 @@ func (f *files) identify(g *generation, final bool) {
 		}
 		off, known, next = at, true, next+1
 	}
+	id := streamID(g.id, g.hash, next)
 	switch {
 	case known && !g.reborn && off <= g.size:
+		id = streamID(g.id, g.hash, next-1)
 		next--
 		f.matched = true
 	case known && !g.reborn: // truncated since, and begun alike
@@ -281,13 +293,26 @@ func (f *files) identify(g *generation, final bool) {
 		off = 0
 	case g.reborn:
 		off = 0
+	case f.movedDevice(g, &id, &off):
+		f.matched = true
 	case f.cfg.From == "end" && f.looks == 0 && len(f.known) == 0:
 		off = lineStart(g.file, g.size)
 		g.pending = []pipeline.Skip{} // an empty Block keeps the place
 	}
 	g.nth = next
 	g.resumeAt(off)
-	g.stream = f.newStream(g.path, streamID(g.id, g.hash, next))
+	g.stream = f.newStream(g.path, id)
+}
+
+// movedDevice finds the stream of a generation whose device has another number since the machine booted.
+func (f *files) movedDevice(g *generation, id *string, off *int64) bool {
+	for _, old := range slices.Backward(f.known[g.hash]) {
+		if at, ok := f.positions.Position(old); ok && sameInode(old, g.id) && at <= g.size {
+			*id, *off = old, at
+			return true
+		}
+	}
+	return false
 }
 
 // newStream describes what is found at path.
@@ -314,13 +339,17 @@ func (f *files) examine(g *generation) {
 	now := f.rt.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err != nil || g.busy || g.file != file || now.Before(g.retry) {
+	if err != nil || g.file != file {
 		return
 	}
 	if info.Size() != g.size || !info.ModTime().Equal(g.mtime) {
 		g.size, g.mtime, g.changed = info.Size(), info.ModTime(), now
 	}
+	g.peak = max(g.peak, g.size)
 	g.unlinked = info.Sys().(*syscall.Stat_t).Nlink == 0
+	if g.busy || now.Before(g.retry) {
+		return
+	}
 	over := !g.current && now.Sub(g.changed) >= f.cfg.Quiet
 	if over && g.size == 0 && g.stream == nil {
 		delete(f.gens, g)

@@ -59,6 +59,9 @@ var kinds = map[string]func(decode func(any) error, rt Runtime) (Source, error){
 	"stdin":     newStdin,
 }
 
+// Kinds lists the kinds of source, sorted.
+func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
+
 // New builds the source that one mapping under sources describes. decode strictly decodes that mapping.
 func New(decode func(any) error, rt Runtime) (Source, error) {
 	var mapping map[string]any

@@ -17,9 +17,8 @@ func (f *files) truncated(g *generation, c *cutter) error {
 	copied, found := f.findCopy(g)
 	f.log.Info("file was truncated", zap.String("path", g.path), zap.Bool("copy_found", found))
 	f.replace(g)
-
 	f.mu.Lock()
-	seen := max(g.size, g.off)
+	seen := max(g.peak, g.off)
 	g.file, g.over = nil, 0
 	f.mu.Unlock()
 	switch {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -197,6 +198,17 @@ func (f *files) fail(g *generation, err error) {
 	f.meter.failed(errRead)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if errors.Is(err, unix.ESTALE) { // a network file system lost it: what its path leads to is opened anew
+		for _, p := range f.paths {
+			if p.gen == g {
+				p.gen, p.last = nil, nil
+			}
+		}
+		delete(f.gens, g)
+		g.ahead = true
+		g.file.Close()
+		return
+	}
 	if g.failed == "" {
 		f.log.Warn("cannot read file, trying on", zap.String("path", g.path), zap.Error(err))
 	}
