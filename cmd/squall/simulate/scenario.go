@@ -135,7 +135,7 @@ type Blip struct {
 type Slow struct {
 	At, For time.Duration
 	Ratio   float64
-	Factor  float64 // 0: as much as ever
+	Factor  float64  // 0: as much as ever
 	Add     Patience // uniform, like a patience
 }
 
