@@ -11,6 +11,7 @@ import (
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/pipeline"
+	"github.com/squall-sre/squall/pipeline/loki"
 )
 
 // A Config is the whole configuration file, checked, with every default filled in. Its keys are a contract:
@@ -28,7 +29,7 @@ type Config struct {
 	Rules          []RuleConfig    `yaml:"rules"`
 	Redact         RedactConfig    `yaml:"redact"`
 	Spool          SpoolConfig     `yaml:"spool"`
-	Loki           LokiConfig      `yaml:"loki"`
+	Loki           loki.Config     `yaml:"loki"`
 	Notify         []NotifyConfig  `yaml:"notify"`
 	Web            WebConfig       `yaml:"web"`
 	Fleet          FleetConfig     `yaml:"fleet"`
@@ -125,17 +126,6 @@ type SpoolConfig struct {
 	MaxAge   time.Duration     `yaml:"max_age"`
 }
 
-// LokiConfig says where lines are shipped to.
-type LokiConfig struct {
-	URL       string            `yaml:"url"` // empty: retention stays in the spool
-	TenantID  string            `yaml:"tenant_id"`
-	Headers   map[string]string `yaml:"headers"` // sent with every push, for authorization
-	Labels    []string          `yaml:"labels"`
-	Metadata  []string          `yaml:"metadata"`
-	BatchSize pipeline.ByteSize `yaml:"batch_size"`
-	BatchWait time.Duration     `yaml:"batch_wait"`
-}
-
 // A NotifyConfig is one receiver of alerts; its settings are behind Kind.
 type NotifyConfig struct {
 	Type string `yaml:"type"`
@@ -224,16 +214,10 @@ func defaults() *Config {
 		Pane:         10 * time.Second,
 		Redact:       RedactConfig{Query: "mask", Client: "keep"},
 		Spool:        SpoolConfig{Dir: "/var/lib/squall", MaxBytes: 2 << 30, MaxAge: 72 * time.Hour},
-		Loki: LokiConfig{
-			Labels: []string{"job", "site", "source", "namespace"},
-			Metadata: []string{
-				"method", "route", "status", "request_time", "client_class", "client_abandoned",
-			},
-			BatchSize: 1 << 20, BatchWait: time.Second,
-		},
-		Notify: []NotifyConfig{{Type: "stdout", Kind: newKind("stdout", stdoutNode, nil)}},
-		Web:    WebConfig{Listen: "127.0.0.1:9177"},
-		Fleet:  FleetConfig{Cluster: "default"},
+		Loki:         loki.DefaultConfig(),
+		Notify:       []NotifyConfig{{Type: "stdout", Kind: newKind("stdout", stdoutNode, nil)}},
+		Web:          WebConfig{Listen: "127.0.0.1:9177"},
+		Fleet:        FleetConfig{Cluster: "default"},
 	}
 }
 
@@ -342,8 +326,8 @@ func (c *Config) DetectorFor(site, name string) Kind {
 	return general
 }
 
-func (d DetectorConfigs) named(name string) Kind {
-	for _, k := range d {
+func (c DetectorConfigs) named(name string) Kind {
+	for _, k := range c {
 		if k.Type == name {
 			return k
 		}

@@ -1,0 +1,95 @@
+# make            build, vet, lint, test: what must pass before anything is handed in
+# make help       the targets
+# Everything that is downloaded or built stays in .cache/ and bin/, which git ignores.
+
+GOLANGCI_LINT := v2.15.0
+GOVULNCHECK   := v1.9.0
+VICTORIA_LOGS := v1.52.2
+
+# What the tests run against for real, as COMMAND:PACKAGE of Debian. The race detector needs a C compiler.
+TEST_PACKAGES := gcc:build-essential nginx:nginx-light prometheus-alertmanager:prometheus-alertmanager \
+                 logrotate:logrotate
+LINT_PACKAGES := shellcheck:shellcheck
+
+CACHE := $(CURDIR)/.cache
+BIN   := $(CACHE)/bin
+export PATH := $(BIN):$(PATH):/usr/sbin:/sbin
+
+VERSION_PKG := github.com/prometheus/common/version
+VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+REVISION := $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+BRANCH   := $(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
+# The date of the commit, not of the build: the same commit gives the same bytes.
+DATE     := $(shell git show -s --format=%cI HEAD 2>/dev/null || echo unknown)
+LDFLAGS  := -s -w -X $(VERSION_PKG).Version=$(VERSION) -X $(VERSION_PKG).Revision=$(REVISION) \
+            -X $(VERSION_PKG).Branch=$(BRANCH) -X $(VERSION_PKG).BuildDate=$(DATE)
+
+PKG      ?= ./...
+FUZZTIME ?= 30s
+BENCH    ?= .
+export LOGS
+
+.DEFAULT_GOAL := all
+.PHONY: all build run vet lint test fuzz bench fmt clean help debian-test debian-lint
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+all: build vet lint test ## build, vet, lint and test
+
+build: ## bin/squall, static, with its version from git
+	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/squall ./cmd/squall
+
+run: build ## run the demonstration, or read LOGS='/var/log/nginx/*access*.log'
+	@exec bin/squall demo $${LOGS:+"$$LOGS"}
+
+vet: ## go vet
+	@go vet ./...
+
+test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## all tests, with the race detector
+	@go test -race -timeout 20m $(PKG)
+
+lint: debian-lint $(CACHE)/golangci-lint@$(GOLANGCI_LINT) $(CACHE)/govulncheck@$(GOVULNCHECK) ## golangci-lint, govulncheck, shellcheck
+	@golangci-lint run ./...
+	@govulncheck ./... >$(CACHE)/govulncheck.log 2>&1 || { code=$$?; cat $(CACHE)/govulncheck.log >&2; \
+	if [ $$code -eq 1 ] && grep -qE 'dial tcp|no such host|i/o timeout' $(CACHE)/govulncheck.log; then \
+		echo 'govulncheck: its database cannot be reached from here: NOT CHECKED' >&2; else exit $$code; fi; }
+	@git ls-files -z | xargs -0 grep -lE '^#!.*\<(ba)?sh\>' | xargs -r shellcheck
+
+# Names come before the line of their package in the output of -list.
+fuzz: ## every fuzz target for FUZZTIME (30s)
+	@go test -list '^Fuzz' $(PKG) | awk '/^Fuzz/ { names[++n] = $$1 } /^ok/ { for (i = 1; i <= n; i++) print $$2, names[i]; n = 0 }' | \
+	while read -r package name; do \
+		echo "$$name in $$package"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$package" || exit 1; \
+	done
+
+bench: ## every benchmark; BENCH is a pattern
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
+
+fmt: $(CACHE)/golangci-lint@$(GOLANGCI_LINT) ## format the code
+	@golangci-lint fmt ./...
+
+clean: ## remove bin/ and .cache/
+	@rm -rf bin $(CACHE)
+
+help: ## this text
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+debian-test:
+	@.ci/debian $(TEST_PACKAGES)
+
+debian-lint:
+	@.ci/debian $(LINT_PACKAGES)
+
+# A tool is built once for each pinned version; the file with the version in its name says that it was.
+define tool
+$(CACHE)/$(1)@$(3):
+	@echo "building $(1) $(3)"
+	@mkdir -p $(BIN)
+	@GOBIN=$(BIN) GOFLAGS= go install $(2)@$(3)
+	@rm -f $(CACHE)/$(1)@*
+	@touch $$@
+endef
+$(eval $(call tool,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(GOLANGCI_LINT)))
+$(eval $(call tool,govulncheck,golang.org/x/vuln/cmd/govulncheck,$(GOVULNCHECK)))
+$(eval $(call tool,victoria-logs,github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs,$(VICTORIA_LOGS)))
