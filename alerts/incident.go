@@ -35,6 +35,7 @@ type part struct {
 	Over     detectors.Evidence // the episodes that are over
 	Now      detectors.Evidence // the last window of the one that goes on; empty when none does
 	Peak     detectors.Evidence // the highest of all windows
+	Value    float64            // the highest value
 }
 
 // absorb adds what one pane found.
@@ -46,6 +47,7 @@ func (in *incident) absorb(g *group, gaps []string) {
 		d := g.found[name]
 		in.Seen[name] = d
 		if p := in.part(d); p != nil && d.Active {
+			p.Value = max(p.Value, d.Value, d.Peak)
 			p.Now = d.Evidence
 			p.Peak = mergePeaks(p.Peak, d.Evidence)
 		}
@@ -58,6 +60,7 @@ func (in *incident) absorb(g *group, gaps []string) {
 			}
 		}
 		if p := in.part(d); p != nil {
+			p.Value = max(p.Value, d.Peak)
 			p.Over = mergeEpisodes(p.Over, d.Evidence)
 			p.Now = detectors.Evidence{}
 		}
@@ -88,6 +91,19 @@ func (in *incident) primary(reads []string) *detectors.Detection {
 		}
 	}
 	return nil
+}
+
+// peak is the highest value of the primary detector over the incident.
+func (in *incident) peak(reads []string) float64 {
+	highest := 0.0
+	if d := in.primary(reads); d != nil {
+		for _, p := range in.Parts {
+			if p.Detector == d.Detector {
+				highest = max(highest, p.Value)
+			}
+		}
+	}
+	return highest
 }
 
 // detectors lists those of the rule that took part, sorted.
@@ -134,7 +150,7 @@ func (in *incident) whole(reads []string) detectors.Evidence {
 type merging int
 
 const (
-	peak     merging = iota // the higher one
+	highest  merging = iota // the higher one
 	total                   // the sum
 	weighted                // the mean, weighted by requests
 	latest                  // the second, where known
@@ -172,7 +188,7 @@ func mergePeaks(a, b detectors.Evidence) detectors.Evidence {
 		if k := mergings[name]; k != total {
 			return k
 		}
-		return peak
+		return highest
 	})
 	// A ratio of the whole is not the mean of its windows: keep a's.
 	for name, i := range numberFields {

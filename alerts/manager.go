@@ -352,9 +352,7 @@ func (m *Manager) build(t *tracked, g *group) Alert {
 func (m *Manager) resolved(t *tracked, a Alert, end int64) Alert {
 	a.State, a.EndsAt, a.At = Resolved, max(end, a.StartsAt), m.at
 	a.Evidence = t.incident.whole(t.rule.reads)
-	if d := t.incident.primary(t.rule.reads); d != nil {
-		a.Value = max(a.Value, d.Peak)
-	}
+	a.Value = max(a.Value, t.incident.peak(t.rule.reads))
 	m.explain(t, &a)
 	return a
 }

@@ -53,6 +53,7 @@ type storedPart struct {
 	Over     storedEvidence `json:"over"`
 	Now      storedEvidence `json:"now"`
 	Peak     storedEvidence `json:"peak"`
+	Value    float64        `json:"value"`
 }
 
 type storedDetection struct {
@@ -140,7 +141,7 @@ func (m *Manager) loadTracked(st *storedAlert) *tracked {
 	}
 	for key, p := range st.Parts {
 		t.incident.Parts[key] = &part{
-			Detector: p.Detector, Over: loadEvidence(p.Over), Now: loadEvidence(p.Now), Peak: loadEvidence(p.Peak),
+			Detector: p.Detector, Over: loadEvidence(p.Over), Now: loadEvidence(p.Now), Peak: loadEvidence(p.Peak), Value: p.Value,
 		}
 	}
 	if t.firing {
@@ -164,7 +165,7 @@ func storeTracked(t *tracked) storedAlert {
 		if st.Parts == nil {
 			st.Parts = map[string]storedPart{}
 		}
-		st.Parts[key] = storedPart{p.Detector, storeEvidence(p.Over), storeEvidence(p.Now), storeEvidence(p.Peak)}
+		st.Parts[key] = storedPart{p.Detector, storeEvidence(p.Over), storeEvidence(p.Now), storeEvidence(p.Peak), p.Value}
 	}
 	return st
 }
