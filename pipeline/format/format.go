@@ -36,7 +36,7 @@ var kinds = map[string]kind{
 	"nginx":          {newNginx, 50},
 	"nginx_combined": {newNginxCombined, 0},
 	"nginx_extended": {newNginxExtended, 0},
-	"nginx_json":     {newNginxJSON, 0},
+	"nginx_json":     {newNginxJSON, 35},
 	"php_fpm":        {newPHPFPM, 70},
 	"pod_status":     {newPodStatus, 20},
 }

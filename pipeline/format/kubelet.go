@@ -288,6 +288,8 @@ type kubeletObject struct {
 	Message  json.RawMessage `json:"MESSAGE"`
 	Realtime string          `json:"__REALTIME_TIMESTAMP"`
 	Host     string          `json:"_HOSTNAME"`
+	Unit     string          `json:"_SYSTEMD_UNIT"`
+	Tag      string          `json:"SYSLOG_IDENTIFIER"`
 	TS       json.RawMessage `json:"ts"`
 	Msg      *string         `json:"msg"`
 }
@@ -352,12 +354,13 @@ func (f *kubelet) journal(o *kubeletObject, item *pipeline.Item) {
 	}
 	f.clock.know(us * 1e3)
 	message := journalText(o.Message)
-	if message = bytes.TrimRight(message, "\r\n"); len(message) == 0 {
-		item.Kind = pipeline.Ignored
-		return
-	}
-	if !isKlog(message) && message[0] != '{' {
-		item.Kind = pipeline.Ignored
+	message = bytes.TrimRight(message, "\r\n")
+	if len(message) == 0 || !isKlog(message) && message[0] != '{' {
+		if o.Unit == "kubelet.service" || o.Tag == "kubelet" { // its own text without a header
+			item.Kind = pipeline.Ignored
+			return
+		}
+		fail(item, pipeline.ReasonNotAccess, 0) // another unit's
 		return
 	}
 	if message[0] == '{' {

@@ -264,8 +264,41 @@ func (l *layout) valueEnd(line []byte, pos, i int) int {
 		}
 		return -1
 	}
+	if e.literal[0] == ' ' {
+		if end := spacedEnd(line, pos, e); end >= 0 {
+			return end
+		}
+	}
+	if e.v.isShort() {
+		line = line[:min(len(line), pos+maxShort)]
+	}
 	return literalAt(line, pos, e.literal)
 }
+
+// spacedEnd ends a value that holds spaces itself and stands without brackets or quotes: the local time by its
+// length, a request by its protocol. -1: find the end as for any other.
+func spacedEnd(line []byte, pos int, e *element) int {
+	end := -1
+	switch e.v {
+	case varTimeLocal:
+		end = pos + clfLen
+	case varRequest:
+		proto := bytes.Index(line[pos:], []byte(" HTTP/"))
+		if proto < 0 {
+			return -1
+		}
+		_, next := token(line, pos+proto+1)
+		end = next - 1
+	}
+	if end > pos && end < len(line) && bytes.HasPrefix(line[end:], e.literal) {
+		return end
+	}
+	return -1
+}
+
+// maxShort bounds the search for the end of a value that is never long, in bytes: a hostile line costs each
+// layout little.
+const maxShort = 4 << 10
 
 // literalAt gives where a literal stands next; -1 for nowhere. Values are short, so that looking for its first
 // byte costs less than a search for all of it.

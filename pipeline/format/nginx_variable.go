@@ -89,6 +89,15 @@ func (v variable) isList() bool {
 	return false
 }
 
+// isShort tells whether nginx itself bounds the variable's length.
+func (v variable) isShort() bool {
+	switch v {
+	case varClient, varTimeLocal, varTimeISO, varMsec, varStatus, varBodyBytes, varBytes, varRequestTime, varCache, varLimit, varProto:
+		return true
+	}
+	return false
+}
+
 // A nginxRequest collects what one line says, until it is known how the parts decide on each other.
 type nginxRequest struct {
 	request, method, target, uri, args, proto []byte
