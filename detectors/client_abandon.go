@@ -26,6 +26,8 @@ func newClientAbandon(decode func(any) error) (Detector, error) {
 
 func (d *clientAbandon) Span() time.Duration { return d.Window }
 
+func (d *clientAbandon) Scope() Scope { return PerSite }
+
 func isClient(k pane.Key) bool { return !k.Probe }
 
 func (d *clientAbandon) Detect(w *Window) []Finding {

@@ -68,6 +68,8 @@ type Finding struct {
 type Detector interface {
 	// Span is how much event time Detect wants to see; a multiple of the pane.
 	Span() time.Duration
+	// Scope is what it judges: each site by its requests, or the cluster by its events. A window holds only that.
+	Scope() Scope
 	// Detect looks at the merged panes of one window.
 	Detect(w *Window) []Finding
 	// Touch tells in words what the single line in w adds to what the detector watches and when that fires; "" when
@@ -76,6 +78,15 @@ type Detector interface {
 	// Evidence explains one key over any window: the engine calls it with the merged panes of a whole episode.
 	Evidence(w *Window, key Labels) Evidence
 }
+
+// Scope is what a detector judges.
+type Scope uint8
+
+// The scopes.
+const (
+	PerSite Scope = iota
+	Cluster
+)
 
 // Pool is the origin's capacity as configured.
 type Pool struct {

@@ -35,7 +35,9 @@ type Engine struct {
 	detectors []*runner
 	keep      int64 // ns: how far back the ring reaches
 
-	ring      []*pane.Pane // the last panes, oldest first
+	ring      []*pane.Pane  // the last panes, oldest first
+	sites     *pane.Windows // their sites
+	events    *pane.Windows // their events
 	episodes  map[episodeKey]*episode
 	incidents map[string]*pane.Pane // by site ("" for the cluster): the merged panes since its first episode began
 	baselines *Baselines
@@ -65,6 +67,12 @@ type lesson struct {
 	pane  *pane.Pane
 	wrong map[string]bool // sites on which something was wrong at that time
 }
+
+// What the view of an incident may hold: it grows for hours.
+const (
+	maxSites = 1
+	maxCells = 4096
+)
 
 // learnAfter is how many panes pass before one is learned from: a storm must have been noticed by then.
 const learnAfter = 12
@@ -96,6 +104,8 @@ func NewEngine(cfg Config) (*Engine, error) {
 		_, err := New(name, nil)
 		return nil, err
 	}
+	e.sites = pane.NewWindows(cfg.Pane, time.Duration(e.keep))
+	e.events = pane.NewWindows(cfg.Pane, time.Duration(e.keep))
 	return e, nil
 }
 
@@ -147,13 +157,13 @@ func (r *runner) variants(sites []string, judge func(d Detector, sites []string)
 func (e *Engine) Close(p *pane.Pane) *Result {
 	e.at = p.End
 	e.push(p)
-	views := map[int64]*pane.Pane{}
+	views := map[viewKey]*pane.Pane{}
 	seen := map[episodeKey]bool{}
 	res := &Result{At: p.End, Coverage: p.Coverage}
 	names := e.siteNames()
 	for _, r := range e.detectors {
 		r.variants(names, func(d Detector, sites []string) {
-			w := e.window(e.view(views, int64(d.Span())), sites)
+			w := e.window(e.view(views, d), sites)
 			for _, f := range d.Detect(w) {
 				key := episodeKey{r.name, f.Labels.String()}
 				seen[key] = true
@@ -174,6 +184,8 @@ func (e *Engine) Close(p *pane.Pane) *Result {
 // push adds a pane to the ring and forgets what no window reaches.
 func (e *Engine) push(p *pane.Pane) {
 	e.ring = append(e.ring, p)
+	e.sites.Push(part(p, PerSite, ""))
+	e.events.Push(part(p, Cluster, ""))
 	first := 0
 	for e.ring[first].End <= p.End-e.keep {
 		first++
@@ -192,24 +204,39 @@ func (e *Engine) siteNames() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// view merges the panes of the window of a length that ends now; windows of one length share it.
-func (e *Engine) view(views map[int64]*pane.Pane, length int64) *pane.Pane {
-	v := views[length]
+// A viewKey tells apart the views of one moment: detectors of one length and scope share one.
+type viewKey struct {
+	length int64
+	scope  Scope
+}
+
+// view merges the panes of the detector's window that ends now.
+func (e *Engine) view(views map[viewKey]*pane.Pane, d Detector) *pane.Pane {
+	key := viewKey{int64(d.Span()), d.Scope()}
+	v := views[key]
 	if v == nil {
-		v = e.merged(e.at-length, e.at)
-		views[length] = v
+		windows := e.sites
+		if key.scope == Cluster {
+			windows = e.events
+		}
+		v = windows.View(e.at-key.length, e.at)
+		views[key] = v
 	}
 	return v
 }
 
-func (e *Engine) merged(start, end int64) *pane.Pane {
-	var in []*pane.Pane
-	for _, p := range e.ring {
-		if p.Start >= start && p.End <= end {
-			in = append(in, p)
-		}
+// part is the part of a pane that a scope needs: the events, or the sites, or one of them.
+func part(p *pane.Pane, scope Scope, site string) *pane.Pane {
+	out := &pane.Pane{Start: p.Start, End: p.End, Jump: p.Jump, Coverage: p.Coverage}
+	switch {
+	case scope == Cluster:
+		out.Events = p.Events
+	case site == "":
+		out.Sites = p.Sites
+	case p.Sites[site] != nil:
+		out.Sites = map[string]*pane.Site{site: p.Sites[site]}
 	}
-	return pane.MergeAll(start, end, in)
+	return out
 }
 
 func (e *Engine) window(view *pane.Pane, sites []string) *Window {
@@ -234,7 +261,7 @@ func (e *Engine) judge(key episodeKey, d Detector, f Finding, p *pane.Pane, res 
 		e.episodes[key] = ep
 		site := f.Labels.Get("site")
 		if e.incidents[site] == nil {
-			e.incidents[site] = e.merged(min(onset, p.Start), p.End)
+			e.incidents[site] = e.incident(site, min(onset, p.Start), p.End)
 		}
 	}
 	x := &ep.detection
@@ -258,7 +285,7 @@ func (e *Engine) onset(d Detector, labels Labels) int64 {
 		if p.End == e.at {
 			continue
 		}
-		w := e.window(e.merged(p.Start, p.End), []string{labels.Get("site")})
+		w := e.window(part(p, d.Scope(), labels.Get("site")), []string{labels.Get("site")})
 		if !slices.ContainsFunc(d.Detect(w), func(f Finding) bool {
 			return f.Level != Below && f.Labels.String() == labels.String()
 		}) {
@@ -269,16 +296,26 @@ func (e *Engine) onset(d Detector, labels Labels) int64 {
 	return onset
 }
 
-// grow adds a pane to the view of an incident: of one site, or of the cluster's events.
-func (e *Engine) grow(site string, view *pane.Pane, p *pane.Pane) {
-	part := &pane.Pane{Start: p.Start, End: p.End, Coverage: p.Coverage, Sites: map[string]*pane.Site{}}
-	if site == "" {
-		part.Events = p.Events
-	} else if s := p.Sites[site]; s != nil {
-		part.Sites[site] = s
+// incident begins the view of an incident: of one site, or of the cluster's events.
+func (e *Engine) incident(site string, start, end int64) *pane.Pane {
+	view := &pane.Pane{Start: start, End: start, Sites: map[string]*pane.Site{}}
+	for _, p := range e.ring {
+		if p.Start >= start && p.End <= end {
+			e.grow(site, view, p)
+		}
 	}
-	view.End = max(view.End, p.End)
-	pane.Merge(view, part)
+	return view
+}
+
+// grow adds a pane to the view of an incident.
+func (e *Engine) grow(site string, view *pane.Pane, p *pane.Pane) {
+	scope := PerSite
+	if site == "" {
+		scope = Cluster
+	}
+	view.Widen(view.Start, max(view.End, p.End))
+	pane.Merge(view, part(p, scope, site))
+	view.Fold(maxSites, maxCells)
 }
 
 // finish ends the episodes that were not found any more and drops the views that nobody needs.

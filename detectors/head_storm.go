@@ -27,6 +27,8 @@ func newHeadStorm(decode func(any) error) (Detector, error) {
 
 func (d *headStorm) Span() time.Duration { return d.Window }
 
+func (d *headStorm) Scope() Scope { return PerSite }
+
 func isHead(k pane.Key) bool { return k.Method == "HEAD" && !k.Probe }
 
 func (d *headStorm) Detect(w *Window) []Finding {

@@ -26,6 +26,8 @@ func newLatency(decode func(any) error) (Detector, error) {
 
 func (d *latency) Span() time.Duration { return d.Window }
 
+func (d *latency) Scope() Scope { return PerSite }
+
 // latencyLeave is higher than leave: a p99 that came down by a fifth and stays there is still bad, but the queue
 // behind a storm drains through every value.
 const latencyLeave = 0.8

@@ -28,6 +28,8 @@ func newRestartBurst(decode func(any) error) (Detector, error) {
 
 func (d *restartBurst) Span() time.Duration { return d.Window }
 
+func (d *restartBurst) Scope() Scope { return Cluster }
+
 func (d *restartBurst) Detect(w *Window) []Finding {
 	n := len(restarts(w.View.Events))
 	lvl := level(float64(n), float64(d.Count), leave)

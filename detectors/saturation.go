@@ -11,7 +11,8 @@ import (
 // saturation watches how many workers of the origin are busy. By Little's law the mean number in the system is
 // the worker time that falls into a window divided by its length; the pool's size is configured. Autoscalers
 // that count requests do not see it: ten requests a second of four seconds each pin forty workers. The number
-// is an interval, since the log of a client that gave up hides how long its worker went on.
+// is an interval, since the log of a client that gave up hides how long its worker went on; only its lower bound
+// fires: a few clients that leave a well-served site (a mobile network's hiccup) raise the upper one alone.
 type saturation struct {
 	Ratio  float64       `yaml:"ratio"` // busy workers over the pool's
 	Window time.Duration `yaml:"window"`
@@ -27,6 +28,8 @@ func newSaturation(decode func(any) error) (Detector, error) {
 
 func (d *saturation) Span() time.Duration { return d.Window }
 
+func (d *saturation) Scope() Scope { return PerSite }
+
 func (d *saturation) Detect(w *Window) []Finding {
 	var found []Finding
 	for _, name := range w.Sites {
@@ -34,13 +37,8 @@ func (d *saturation) Detect(w *Window) []Finding {
 		if pool.Workers <= 0 {
 			continue
 		}
-		lower, upper := w.busy(name, isClient)
-		// What was logged as worked counts; where all of it was hidden by clients that left, the upper bound does.
-		busy := lower
-		if lower < upper/10 {
-			busy = min(upper, float64(pool.Workers))
-		}
-		ratio := busy / float64(pool.Workers)
+		lower, _ := w.busy(name, isClient)
+		ratio := lower / float64(pool.Workers)
 		lvl := level(ratio, d.Ratio, latencyLeave)
 		if lvl == Below {
 			continue

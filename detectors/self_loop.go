@@ -27,6 +27,8 @@ func newSelfLoop(decode func(any) error) (Detector, error) {
 
 func (d *selfLoop) Span() time.Duration { return d.Window }
 
+func (d *selfLoop) Scope() Scope { return PerSite }
+
 func isOwn(k pane.Key) bool { return k.Origin == pipeline.Own && !k.Probe }
 
 func (d *selfLoop) Detect(w *Window) []Finding {

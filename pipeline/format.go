@@ -90,6 +90,7 @@ type Enricher interface {
 
 // A Redactor takes out of a line what must not be stored. It is safe for concurrent use.
 type Redactor interface {
-	// Line appends the redacted line to dst: valid UTF-8, at most MaxLine bytes. r is nil for what is no Record.
+	// Line returns the line as it may be stored: valid UTF-8, at most MaxLine bytes. It is line itself when nothing
+	// had to change, else it is built in dst's memory where that is large enough. r is nil for what is no Record.
 	Line(dst, line []byte, r *Record) []byte
 }

@@ -261,10 +261,8 @@ func (r *Road) enter(l *lane, w *Work, item *Item) {
 	if rec == nil {
 		step = max(step, int64(time.Millisecond)) // the time is another line's: equal lines must still differ
 	}
-	n := len(w.text)
-	w.text = r.cfg.Redactor.Line(w.text, item.Line, rec)
 	e := Entry{
-		Time: EntryTime(t, step, item.Offset), Line: w.text[n:len(w.text):len(w.text)],
+		Time: EntryTime(t, step, item.Offset), Line: w.redact(r.cfg.Redactor, item.Line, rec),
 		Kind: item.Kind, Reason: item.Reason, RequestTime: Unknown,
 	}
 	if rec != nil {
@@ -272,4 +270,17 @@ func (r *Road) enter(l *lane, w *Work, item *Item) {
 		e.RequestTime, e.Class, e.Origin, e.Abandoned = rec.RequestTime, rec.Class, rec.Origin, rec.Abandoned
 	}
 	w.Batch.Entries = append(w.Batch.Entries, e)
+}
+
+// redact has the line redacted in the work's own memory.
+func (w *Work) redact(r Redactor, line []byte, rec *Record) []byte {
+	if room := len(line) + 64; cap(w.text)-len(w.text) < room {
+		w.text = make([]byte, 0, max(2*cap(w.text), room, 64<<10)) // what lies in the old memory stays there
+	}
+	free := w.text[len(w.text):cap(w.text)]
+	out := r.Line(free[:0], line, rec)
+	if len(out) > 0 && len(out) <= len(free) && &out[0] == &free[0] {
+		w.text = w.text[:len(w.text)+len(out)]
+	}
+	return out
 }

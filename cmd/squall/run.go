@@ -99,7 +99,7 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	}
 	defer closeSpool(store, log)
 	s := &server{options: o, load: load, log: log, store: store, stdin: stdin, stdout: stdout, reloads: make(chan chan error)}
-	first, err := s.build(c)
+	first, err := s.build(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (s *server) await(ctx context.Context, ended chan error, system systemd) (*
 			c, err := s.load()
 			var d *service
 			if err == nil {
-				d, err = s.build(c)
+				d, err = s.build(ctx, c)
 			}
 			s.reloaded.done(err)
 			if err == nil {

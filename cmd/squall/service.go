@@ -6,6 +6,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -66,7 +67,7 @@ type inputRoad struct {
 const keptResolved = 50
 
 // build makes a service of a configuration. All that can be wrong with it is found here.
-func (s *server) build(c *Config) (*service, error) {
+func (s *server) build(ctx context.Context, c *Config) (*service, error) {
 	reg := prometheus.NewRegistry()
 	d := &service{
 		log: s.log, registry: reg, store: s.store, work: make(chan *pipeline.Work, 4), ended: make(chan string),
@@ -81,7 +82,7 @@ func (s *server) build(c *Config) (*service, error) {
 		return nil, err
 	}
 	if c.Loki.URL != "" {
-		if d.shipper, err = newShipper(c, s.store, s.log.Named("loki"), reg); err != nil {
+		if d.shipper, err = s.newShipper(ctx, c, reg); err != nil {
 			return nil, err
 		}
 	}
@@ -104,11 +105,21 @@ func (s *server) newDispatcher(c *Config, reg prometheus.Registerer) (*notify.Di
 	}), nil
 }
 
-func newShipper(c *Config, store *spool.Spool, log *zap.Logger, reg prometheus.Registerer) (*loki.Shipper, error) {
-	return loki.New(loki.Config{
-		URL: c.Loki.URL, TenantID: c.Loki.TenantID, Headers: c.Loki.Headers, Labels: c.Loki.Labels,
-		Metadata: c.Loki.Metadata, BatchSize: c.Loki.BatchSize, BatchWait: c.Loki.BatchWait,
-	}, loki.Runtime{Spool: store, Logger: log, Registerer: reg, Now: time.Now})
+// lokiConsumer is the name under which the spool remembers what Loki has.
+const lokiConsumer = "loki"
+
+func (s *server) newShipper(ctx context.Context, c *Config, reg prometheus.Registerer) (*loki.Shipper, error) {
+	lines, err := s.store.Consumer(ctx, lokiConsumer)
+	if err != nil {
+		return nil, fmt.Errorf("read the spool: %w", err)
+	}
+	var static []string
+	for _, sc := range c.Sources {
+		static = append(static, slices.Sorted(maps.Keys(sc.Labels))...)
+	}
+	return loki.New(c.Loki, loki.Deps{
+		Lines: lines, Static: static, Dir: c.Spool.Dir, Log: s.log.Named("loki"), Registerer: reg, Now: time.Now,
+	})
 }
 
 func (s *server) buildInputs(d *service, c *Config, reg prometheus.Registerer) error {
@@ -182,10 +193,10 @@ func (d *service) run(ctx context.Context, ready func()) error {
 	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSending()
 	var senders sync.WaitGroup
-	var sendErr error
+	var sendErr, shipErr error
 	senders.Go(func() { sendErr = d.dispatcher.Run(sending) })
 	if d.shipper != nil {
-		senders.Go(func() { d.shipper.Run(sending) })
+		senders.Go(func() { shipErr = d.shipper.Run(sending) })
 	}
 	saved := make(chan struct{})
 	go func() { defer close(saved); d.save() }()
@@ -201,7 +212,7 @@ func (d *service) run(ctx context.Context, ready func()) error {
 	<-saved
 	stopSending()
 	senders.Wait()
-	return errors.Join(err, sendErr)
+	return errors.Join(err, sendErr, shipErr)
 }
 
 // read runs the sources and judges their work, until all of them have ended.

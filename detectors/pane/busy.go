@@ -145,7 +145,11 @@ func (b *Busy) add(paneStart, paneEnd int64, r *pipeline.Record, reclaim int64) 
 	upstream := max(r.UpstreamTime, 0)
 	switch {
 	case r.Abandoned == pipeline.Yes:
-		// The log stops at the client's patience; the worker goes on until it is done or taken back.
+		// The log stops at the client's patience; the worker goes on until it is done or taken back. A log that
+		// names the upstream and not its time (ALB's 460) still tells how long the client waited for it.
+		if r.UpstreamTime < 0 && r.Reached == pipeline.Yes {
+			upstream = max(r.RequestTime, 0)
+		}
 		from := min(r.Start, r.End-upstream)
 		b.spread(paneStart, paneEnd, r.End-upstream, r.End, true)
 		b.spread(paneStart, paneEnd, from, max(r.End, r.Start+reclaim), false)

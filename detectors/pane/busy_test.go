@@ -42,11 +42,14 @@ func TestBusyRules(t *testing.T) {
 		{"no upstream", func(r *pipeline.Record) { r.Reached = pipeline.No }, 0, 0, 0},
 		{"abandoned, time unknown", func(r *pipeline.Record) {
 			r.Abandoned, r.UpstreamTime = pipeline.Yes, pipeline.Unknown
+		}, 2 * second, reclaim, 0},
+		{"abandoned, not told whether reached", func(r *pipeline.Record) {
+			r.Abandoned, r.UpstreamTime, r.Reached = pipeline.Yes, pipeline.Unknown, pipeline.Unsaid
 		}, 0, reclaim, 0},
 		{"abandoned, time logged", func(r *pipeline.Record) { r.Abandoned = pipeline.Yes }, 2 * second, reclaim, 0},
 		{"abandoned after the reclaim timeout", func(r *pipeline.Record) {
 			r.Abandoned, r.Start, r.RequestTime, r.UpstreamTime = pipeline.Yes, r.End-90*second, 90*second, pipeline.Unknown
-		}, 0, 90 * second, 0},
+		}, 90 * second, 90 * second, 0},
 		{"abandoned, nothing reached", func(r *pipeline.Record) {
 			r.Abandoned, r.Reached = pipeline.Yes, pipeline.No
 		}, 0, 0, 0},

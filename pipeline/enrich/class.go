@@ -2,6 +2,7 @@ package enrich
 
 import (
 	"bytes"
+	"net/netip"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -128,3 +129,25 @@ func lower(dst, b []byte) []byte {
 	}
 	return dst
 }
+
+// healthCheckers are the public addresses from which a load balancer checks: Google Cloud's documented ranges
+// (cloud.google.com/load-balancing/docs/health-check-concepts). All others check from within the network.
+var healthCheckers = []netip.Prefix{netip.MustParsePrefix("35.191.0.0/16"), netip.MustParsePrefix("130.211.0.0/22")}
+
+// mayProbe tells whether a client that names itself a health check can be one. Detectors leave health checks out,
+// so a stranger must not be able to hide a storm behind a probe's agent.
+func mayProbe(r *pipeline.Record) bool {
+	a := r.Client
+	if !a.IsValid() || r.Origin != pipeline.External || a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() {
+		return true
+	}
+	for _, p := range healthCheckers {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	// Shared address space (RFC 6598) is a carrier's or a cluster's own.
+	return sharedSpace.Contains(a)
+}
+
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")

@@ -141,4 +141,7 @@ func (e *sourceEnricher) Enrich(r *pipeline.Record) {
 	r.Route = c.routes.route(s.tree, r.Path)
 	r.Static = isStatic(r.Path)
 	r.Class = c.classify(r)
+	if r.Class == pipeline.Probe && !mayProbe(r) {
+		r.Class = pipeline.Bot
+	}
 }
