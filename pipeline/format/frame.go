@@ -75,6 +75,10 @@ type framer struct {
 	pending [2]pendingLine
 }
 
+// keptPart is how much memory a stream keeps for its next split line, in bytes: one long line is no reason to
+// hold a quarter of a MiB for each of thousands of containers.
+const keptPart = 64 << 10
+
 type pendingLine struct {
 	text    []byte
 	waiting bool
@@ -100,6 +104,9 @@ func (f *framer) Next(physical []byte, offset int64) ([]byte, int64, int64, pipe
 		return p.text, offset, p.time, ""
 	}
 	if !w.waiting {
+		if cap(w.text) > keptPart {
+			w.text = nil
+		}
 		w.waiting, w.start, w.time, w.text = true, offset, p.time, w.text[:0]
 	}
 	w.text = append(w.text, p.text[:min(len(p.text), pipeline.MaxLine-len(w.text))]...)

@@ -56,6 +56,28 @@ type nginxExtended struct {
 	layouts  []*layout
 	reader   nginxReader
 	last     int // which layout fitted last
+	keys     [maxKnownKeys]pairKey
+}
+
+// maxKnownKeys is for how many pairs of a line the key of the line before is tried first.
+const maxKnownKeys = 24
+
+// A pairKey is the key that stood at one place in the line before: the next line has the same there.
+type pairKey struct {
+	name []byte
+	v    variable
+}
+
+// variable finds what the i-th pair's key means.
+func (f *nginxExtended) variable(key []byte, i int) variable {
+	if i >= maxKnownKeys {
+		return pairVariable(key)
+	}
+	k := &f.keys[i]
+	if k.name == nil || !bytes.Equal(k.name, key) {
+		k.name, k.v = append(k.name[:0], key...), pairVariable(key)
+	}
+	return k.v
 }
 
 // Parse takes the pairs first, since they prove themselves.
@@ -105,7 +127,7 @@ func (f *nginxExtended) pairs(line []byte, r *pipeline.Record) (int, pipeline.Re
 	if pos == len(line) {
 		return pos, pipeline.ReasonFields
 	}
-	for pos < len(line) {
+	for i := 0; pos < len(line); i++ {
 		if line[pos] != ' ' {
 			return pos, pipeline.ReasonFields
 		}
@@ -114,7 +136,7 @@ func (f *nginxExtended) pairs(line []byte, r *pipeline.Record) (int, pipeline.Re
 		if equals <= 0 || !isKey(line[pos:pos+equals]) {
 			return pos, pipeline.ReasonFields
 		}
-		v := pairVariable(line[pos : pos+equals])
+		v := f.variable(line[pos:pos+equals], i)
 		pos += equals + 1
 		start, end, next := pairValue(line, pos, v)
 		if end < 0 {

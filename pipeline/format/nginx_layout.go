@@ -44,7 +44,6 @@ type layout struct {
 	elements []element
 	raw      bool // escape=none
 	json     bool // the format prints a JSON object
-	source   string
 }
 
 // A logFormat is the text of a log_format directive, taken apart.
@@ -138,7 +137,7 @@ const maxElements = 256
 
 // compile makes a layout of a log_format.
 func compile(f logFormat) (*layout, error) {
-	l := &layout{raw: f.escape == "none", json: strings.HasPrefix(strings.TrimSpace(f.text), "{"), source: f.text}
+	l := &layout{raw: f.escape == "none", json: strings.HasPrefix(strings.TrimSpace(f.text), "{")}
 	known := 0
 	pending := false
 	var literal []byte

@@ -102,3 +102,13 @@ func BenchmarkFrame(b *testing.B) {
 		framer.Next(line, 0)
 	}
 }
+
+// BenchmarkNewAuto is what each new file costs.
+func BenchmarkNewAuto(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := New(Config{Name: "auto"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
