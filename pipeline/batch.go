@@ -1,5 +1,10 @@
 package pipeline
 
+import (
+	"context"
+	"time"
+)
+
 // An Entry is one line as the spool keeps it and as Loki gets it: redacted, with what enrichment found.
 type Entry struct {
 	Time int64  // ns since the epoch, made unique within the stream by the line's offset: see EntryTime
@@ -45,4 +50,25 @@ type Store interface {
 	// Append takes a batch and returns when it has copied it. It blocks only while the store makes progress:
 	// a store that stands still refuses at once, and the refusal is counted by the caller.
 	Append(b *Batch) error
+}
+
+// A Delivery is one message of a store, on its way to where lines are shipped. It may be kept.
+type Delivery struct {
+	Sequence uint64    // its place in the store
+	Stored   time.Time // when it was stored
+	Batches  []*Batch
+	Missed   int64 // entries between the last delivery and this one that had gone before they were read
+	Through  int64 // entries stored up to and with this one since the store began
+}
+
+// Deliveries hands out what is stored, in order, to one goroutine, and remembers over restarts what was dealt with.
+type Deliveries interface {
+	// Next waits for the message after the one that it returned last; after a restart, for the first one that
+	// was not acknowledged.
+	Next(ctx context.Context) (*Delivery, error)
+	// Ack says that d and all before it are dealt with.
+	Ack(ctx context.Context, d *Delivery) error
+	// Acknowledged gives the sequence up to which all is dealt with, and that of the last stored message. It may
+	// be called from any goroutine.
+	Acknowledged() (acked, last uint64)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -27,15 +26,6 @@ type Consumer struct {
 
 	mu    sync.Mutex
 	acked uint64
-}
-
-// A Delivery is one stored message.
-type Delivery struct {
-	Sequence uint64
-	Stored   time.Time
-	Batches  []*pipeline.Batch
-	Missed   int64 // entries between the last delivery and this one that had gone before they were read
-	entries  int64 // stored up to and with this one
 }
 
 // Consumer opens the consumer of that name. A new one begins with the oldest stored message.
@@ -85,12 +75,12 @@ func (c *Consumer) begin(ctx context.Context) error {
 			return fmt.Errorf("read the oldest message: %w", err)
 		}
 	}
-	return c.Ack(ctx, &Delivery{entries: c.seen})
+	return c.Ack(ctx, &pipeline.Delivery{Through: c.seen})
 }
 
 // Next returns the message after the one that it returned last, and waits for it. After Open that is the first
 // one that was not acknowledged.
-func (c *Consumer) Next(ctx context.Context) (*Delivery, error) {
+func (c *Consumer) Next(ctx context.Context) (*pipeline.Delivery, error) {
 	for {
 		st, last, changed := c.s.current()
 		if st != nil && c.next <= last {
@@ -114,7 +104,7 @@ func (c *Consumer) Next(ctx context.Context) (*Delivery, error) {
 }
 
 // read returns nothing when the message could not be read, or is gone together with all behind it.
-func (c *Consumer) read(ctx context.Context) (*Delivery, error) {
+func (c *Consumer) read(ctx context.Context) (*pipeline.Delivery, error) {
 	msg, err := c.s.message(ctx, c.next)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		_, last, _ := c.s.current()
@@ -130,16 +120,16 @@ func (c *Consumer) read(ctx context.Context) (*Delivery, error) {
 		c.s.m.dropped.WithLabelValues(dropCorrupt).Add(float64(h.entries))
 		return nil, nil
 	}
-	d := &Delivery{Sequence: msg.Sequence, Stored: msg.Time, Batches: batches, entries: h.before + h.entries}
+	d := &pipeline.Delivery{Sequence: msg.Sequence, Stored: msg.Time, Batches: batches, Through: h.before + h.entries}
 	d.Missed = max(h.before-c.seen, 0)
-	c.seen = d.entries
+	c.seen = d.Through
 	return d, nil
 }
 
 // Ack says that d and all before it are dealt with; they are not returned again.
-func (c *Consumer) Ack(ctx context.Context, d *Delivery) error {
+func (c *Consumer) Ack(ctx context.Context, d *pipeline.Delivery) error {
 	value := binary.AppendUvarint(nil, d.Sequence)
-	value = binary.AppendUvarint(value, uint64(d.entries))
+	value = binary.AppendUvarint(value, uint64(d.Through))
 	if err := c.kv.Put(ctx, c.name, value); err != nil {
 		return err
 	}
