@@ -204,9 +204,12 @@ func adviseCostly(f *facts) []option {
 }
 
 func adviseBroad(f *facts) []option {
-	text := "no class of requests stands out: look for a shared dependency (database, cache, file server) that is slow, or add capacity by busy workers, not by request count"
+	text := "no class of requests stands out: look for a shared dependency (database, cache, file server) that is slow, or add capacity by busy workers: an autoscaler on request count stays silent"
 	if f.class.share <= broadShare {
 		text += fmt.Sprintf("; the largest class, %s, holds %s of the worker-seconds", f.class, percent(f.class.share))
+	}
+	if ranked := f.costs(); ranked != "" {
+		text += "; by worker-seconds: " + ranked
 	}
 	return []option{{Advice{Layer: layerApplication, Text: text,
 		Verify: "the latency of the dependency must rise and fall with p99_seconds"}, nil}}
@@ -249,21 +252,20 @@ func wafHead(route string) string {
 	if pattern == "" {
 		return ""
 	}
-	type m = map[string]any
-	none := []m{{"Priority": 0, "Type": "NONE"}}
-	rule := m{
-		"Name": "squall-head", "Priority": 0,
-		"Action": m{"Block": m{"CustomResponse": m{"ResponseCode": 200}}},
-		"Statement": m{"AndStatement": m{"Statements": []m{
-			{"ByteMatchStatement": m{"SearchString": "HEAD", "FieldToMatch": m{"Method": m{}},
-				"TextTransformations": none, "PositionalConstraint": "EXACTLY"}},
-			{"RegexMatchStatement": m{"RegexString": pattern, "FieldToMatch": m{"UriPath": m{}}, "TextTransformations": none}},
-		}}},
-		"VisibilityConfig": m{"SampledRequestsEnabled": true, "CloudWatchMetricsEnabled": true, "MetricName": "squall-head"},
-	}
-	b, err := json.MarshalIndent(rule, "", "  ")
+	quoted, err := json.Marshal(pattern)
 	if err != nil {
 		return ""
 	}
-	return string(b)
+	return fmt.Sprintf(wafRule, quoted)
 }
+
+// wafRule is the rule as AWS WAF's console takes it. A block with status 200 and no body is the answer that a HEAD
+// expects.
+const wafRule = `{"Name": "squall-head", "Priority": 0,
+ "Action": {"Block": {"CustomResponse": {"ResponseCode": 200}}},
+ "Statement": {"AndStatement": {"Statements": [
+  {"ByteMatchStatement": {"SearchString": "HEAD", "FieldToMatch": {"Method": {}},
+   "PositionalConstraint": "EXACTLY", "TextTransformations": [{"Priority": 0, "Type": "NONE"}]}},
+  {"RegexMatchStatement": {"RegexString": %s, "FieldToMatch": {"UriPath": {}},
+   "TextTransformations": [{"Priority": 0, "Type": "NONE"}]}}]}},
+ "VisibilityConfig": {"SampledRequestsEnabled": true, "CloudWatchMetricsEnabled": true, "MetricName": "squall-head"}}`

@@ -72,15 +72,23 @@ func headCause(f *facts) Cause {
 	numbers := sentence(facts...)
 	switch {
 	case !f.hurting:
-		return Cause{statedBy(missing), fmt.Sprintf("a storm of %s at %s a minute, consistent with link-protection scanners; no client is hurt: %s",
-			f.storm(), short(f.head.RequestsPerMinute.Get()), numbers), missing}
+		return Cause{statedBy(missing), fmt.Sprintf("a storm of %s at %s a minute%s; no client is hurt: %s",
+			f.storm(), short(f.head.RequestsPerMinute.Get()), scanners(f), numbers), missing}
 	case share.Get() >= pinShare && reached.Get() > reachShare:
-		return Cause{Proven, fmt.Sprintf("HEAD requests on %s pinned the origin: %s%s", routeOf(f), numbers, counterfactual(f)), nil}
+		return Cause{Proven, fmt.Sprintf("HEAD requests on %s pinned the origin: %s%s%s", routeOf(f), numbers, counterfactual(f), scanners(f)), nil}
 	}
 	if share.Known() && share.Get() < pinShare {
 		missing = append(missing, "a share of the worker-seconds of at least "+percent(pinShare)+": others take part")
 	}
-	return Cause{Probable, fmt.Sprintf("HEAD requests on %s came while clients were hurt: %s", routeOf(f), numbers), missing}
+	return Cause{Probable, fmt.Sprintf("HEAD requests on %s came while clients were hurt: %s%s", routeOf(f), numbers, scanners(f)), missing}
+}
+
+// scanners says what many addresses with few requests each look like. Whose they are no log tells.
+func scanners(f *facts) string {
+	if f.head.DistinctClients.Get() >= 50 && f.head.RequestsPerClientPerMinute.Get() < 2*fewRequests {
+		return ", consistent with link-protection scanners"
+	}
+	return ""
 }
 
 // statedBy: what the log states is proven when no field is missing for it.
@@ -124,8 +132,8 @@ func counterfactual(f *facts) string {
 }
 
 func answeredCause(f *facts) Cause {
-	return Cause{Proven, fmt.Sprintf("%s: all %s requests of the window were answered before the origin, none reached an upstream",
-		f.storm(), short(f.head.Requests.Get())), nil}
+	return Cause{Proven, fmt.Sprintf("%s: all %s requests of the %s were answered before the origin, none reached an upstream",
+		f.storm(), short(f.head.Requests.Get()), f.span()), nil}
 }
 
 func selfCause(f *facts) Cause {

@@ -17,7 +17,7 @@ const (
 	broadShare  = 0.3  // no class above it: broad, not one class (DOMAIN: the layer rules)
 	reachShare  = 0.5  // of a class's requests reached an upstream
 	calmRatio   = 0.8  // busy workers over the pool under which the origin would have been fine
-	fewRequests = 60.0 // a minute and address: below it a limit for each address catches people first
+	fewRequests = 30.0 // a minute and address: below it a limit for each address catches people first
 	lossyShare  = 0.01 // of the lines late or folded: numbers by route are not proof any more
 )
 
@@ -73,6 +73,16 @@ func costliest(sat, latency *detectors.Evidence) class {
 		return class{method, route, share, "latency"}
 	}
 	return class{share: math.NaN()}
+}
+
+// costs ranks the routes by worker-seconds, "" when it is not known.
+func (f *facts) costs() string {
+	for _, name := range []string{"saturation", "latency"} {
+		if d := f.seen[name]; d != nil && d.Evidence.WorkerSecondsUpper.Known() && len(d.Evidence.TopRoutes) > 0 {
+			return ranking(d.Evidence.TopRoutes)
+		}
+	}
+	return ""
 }
 
 // lossy lists what keeps any conclusion from being proven.
@@ -170,6 +180,14 @@ func short(v float64) string {
 }
 
 func percent(ratio float64) string { return short(math.Round(ratio*1000)/10) + " %" }
+
+// span is what the numbers are of.
+func (f *facts) span() string {
+	if f.alert.State == Resolved {
+		return "incident"
+	}
+	return "window"
+}
 
 // sentence joins what is not empty.
 func sentence(parts ...string) string {
