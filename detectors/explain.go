@@ -167,8 +167,8 @@ func (w *Window) explainWorkers(e *Evidence, site string, match func(pane.Key) b
 	if w.Pool(site).Workers > 0 {
 		e.PoolWorkers = N(float64(w.Pool(site).Workers))
 	}
-	if c.Busy.Untimed == c.Requests {
-		return // the log tells nothing of the origin's time
+	if float64(c.Busy.Untimed) > 0.01*float64(c.Requests) {
+		return // the log does not tell the origin's time: what it tells of is no bound of the whole
 	}
 	e.WorkerSecondsLower, e.WorkerSecondsUpper = N(seconds(c.Busy.Lower)), N(seconds(c.Busy.Upper))
 	lower, upper := w.busy(site, isClient)

@@ -144,6 +144,8 @@ func (b *Busy) add(paneStart, paneEnd int64, r *pipeline.Record, reclaim int64) 
 	}
 	upstream := max(r.UpstreamTime, 0)
 	switch {
+	case r.UpstreamTime < 0 && r.RequestTime < 0:
+		b.Untimed++
 	case r.Abandoned == pipeline.Yes:
 		// The log stops at the client's patience; the worker goes on until it is done or taken back. A log that
 		// names the upstream and not its time (ALB's 460) still tells how long the client waited for it.
@@ -155,9 +157,7 @@ func (b *Busy) add(paneStart, paneEnd int64, r *pipeline.Record, reclaim int64) 
 		b.spread(paneStart, paneEnd, from, max(r.End, r.Start+reclaim), false)
 	case r.UpstreamTime >= 0:
 		b.Add(paneStart, paneEnd, r.End-upstream, r.End, r.End)
-	case r.RequestTime >= 0:
-		b.spread(paneStart, paneEnd, r.Start, r.Start+min(r.RequestTime, reclaim), false)
 	default:
-		b.Untimed++
+		b.spread(paneStart, paneEnd, r.Start, r.Start+min(r.RequestTime, reclaim), false)
 	}
 }

@@ -195,7 +195,7 @@ type watch struct {
 func newWatch(s *siteRun, spec Monitor, start int64, rng *rand.Rand) *watch {
 	route := s.route(Route{Method: spec.Method, Template: spec.Path, Service: spec.Service, Bytes: 2}, rng)
 	at := start + int64(rng.Float64()*float64(spec.Every)) - int64(spec.Every)
-	return &watch{spec: spec, at: at, route: route, addresses: stations(spec.Addresses, rng), rng: rng}
+	return &watch{spec: spec, at: at, route: route, addresses: stations(spec.Addresses, spec.Internal, rng), rng: rng}
 }
 
 func (w *watch) next() int64 {

@@ -164,11 +164,16 @@ func addresses(n int, rng *rand.Rand) []string {
 	return out
 }
 
-// stations gives n different addresses of monitors, in 192.0.2.0/24 (254 at most).
-func stations(n int, rng *rand.Rand) []string {
+// stations gives n different addresses of monitors (254 at most): of a public service in 192.0.2.0/24, or of the
+// network's own balancers and nodes in 10.42.8.0/24.
+func stations(n int, internal bool, rng *rand.Rand) []string {
+	network := "192.0.2."
+	if internal {
+		network = "10.42.8."
+	}
 	out, offset := make([]string, max(1, n)), rng.IntN(254)
 	for i := range out {
-		out[i] = fmt.Sprintf("192.0.2.%d", 1+(i+offset)%254)
+		out[i] = network + strconv.Itoa(1+(i+offset)%254)
 	}
 	return out
 }
