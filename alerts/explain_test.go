@@ -93,6 +93,16 @@ func TestLostLinesTakeTheProof(t *testing.T) {
 	r := result(stormDetections()...)
 	r.GapSources, r.Coverage.Gaps = []string{"balancer"}, 1
 	wantCause(t, raise(t, "StormHurting", r), Probable, "the lines that balancer lost in the window")
+	for _, c := range []pane.Coverage{
+		{Lines: 1000, Late: 11}, {Lines: 1000, Dropped: 11}, {Lines: 1000, CellsFolded: 11}, {Lines: 1000, SitesFolded: 11},
+		{Lines: 1000, EventsDropped: 1}, {Lines: 1000, Gaps: 1},
+	} {
+		r = result(stormDetections()...)
+		r.Coverage = c
+		if a := raise(t, "StormHurting", r); a.Cause.Verdict != Probable || len(a.Cause.Missing) == 0 {
+			t.Errorf("%+v: %+v", c, a.Cause)
+		}
+	}
 }
 
 func TestWithoutTimesItIsProbable(t *testing.T) {

@@ -95,8 +95,8 @@ func (f *facts) lossy() []string {
 	if c.Gaps > 0 && len(f.gaps) == 0 {
 		missing = append(missing, "lines that were lost in the window")
 	}
-	if lines := float64(c.Lines); float64(c.Late) > lossyShare*lines {
-		missing = append(missing, fmt.Sprintf("%d lines that came too late to be counted", c.Late))
+	if lines := float64(c.Lines); float64(c.Late+c.Dropped) > lossyShare*lines {
+		missing = append(missing, fmt.Sprintf("%d lines that came too late or too early to be counted", c.Late+c.Dropped))
 	}
 	if lines := float64(c.Lines); float64(c.CellsFolded+c.SitesFolded) > lossyShare*lines {
 		missing = append(missing, fmt.Sprintf("the routes of %d requests over the limit of routes", c.CellsFolded+c.SitesFolded))

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/squall-sre/squall/detectors"
+	"github.com/squall-sre/squall/detectors/pane"
 )
 
 // What one detection may carry into an alert's state, whatever the log held.
@@ -27,6 +28,7 @@ type incident struct {
 	Seen  map[string]*detectors.Detection // by detector: the newest state, active or over
 	Parts map[string]*part                // by detectionKey
 	Gaps  []string                        // sources that lost lines meanwhile, sorted
+	Rests pane.Coverage                   // what the panes of the incident rest on
 }
 
 // part is what one detection of an incident amounts to.
@@ -39,7 +41,11 @@ type part struct {
 }
 
 // absorb adds what one pane found.
-func (in *incident) absorb(g *group, gaps []string) {
+func (in *incident) absorb(g *group, gaps []string, rests *pane.Coverage) {
+	c := &in.Rests
+	c.Lines, c.Late, c.Gaps, c.Dropped = c.Lines+rests.Lines, c.Late+rests.Late, c.Gaps+rests.Gaps, c.Dropped+rests.Dropped
+	c.EventsDropped, c.SitesFolded = c.EventsDropped+rests.EventsDropped, c.SitesFolded+rests.SitesFolded
+	c.CellsFolded += rests.CellsFolded
 	if in.Seen == nil {
 		in.Seen, in.Parts = map[string]*detectors.Detection{}, map[string]*part{}
 	}

@@ -234,7 +234,7 @@ func (m *Manager) step(r *rule, g *group, previous int64, gap bool) []Alert {
 		t = &tracked{rule: r, labels: g.labels}
 	}
 	if t.pending || t.firing {
-		t.incident.absorb(g, m.gaps)
+		t.incident.absorb(g, m.gaps, &m.coverage)
 	}
 	condition := r.when
 	if t.firing {
@@ -272,7 +272,7 @@ func (m *Manager) stepPending(t *tracked, g *group, gap bool) []Alert {
 	if !t.pending || gap {
 		t.pending, t.since = true, m.at
 		t.incident = incident{}
-		t.incident.absorb(g, m.gaps)
+		t.incident.absorb(g, m.gaps, &m.coverage)
 	}
 	if m.at-t.since < int64(t.rule.For) {
 		return nil
@@ -361,7 +361,7 @@ func (m *Manager) resolved(t *tracked, a Alert, end int64) Alert {
 func (m *Manager) explain(t *tracked, a *Alert) {
 	a.Detectors = t.incident.detectors(t.rule.reads)
 	f := &facts{
-		alert: a, seen: t.incident.Seen, coverage: m.coverage, gaps: t.incident.Gaps,
+		alert: a, seen: t.incident.Seen, coverage: t.incident.Rests, gaps: t.incident.Gaps,
 		controls: m.controls(t.labels.Get("site")),
 	}
 	f.prepare()

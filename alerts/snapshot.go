@@ -17,8 +17,6 @@ const snapshotVersion = 1
 type snapshot struct {
 	Version int               `json:"version"`
 	At      int64             `json:"at"`
-	Lost    pane.Coverage     `json:"coverage"`
-	Gaps    []string          `json:"gaps,omitempty"`
 	Orphans []storedAlert     `json:"orphans,omitempty"`
 	Recent  []storedDetection `json:"recent,omitempty"`
 	Tracked []storedAlert     `json:"tracked,omitempty"`
@@ -40,6 +38,7 @@ type storedAlert struct {
 	Seen  []storedDetection     `json:"seen,omitempty"`
 	Parts map[string]storedPart `json:"parts,omitempty"`
 	Gaps  []string              `json:"gaps,omitempty"`
+	Rests pane.Coverage         `json:"rests_on"`
 
 	LastAt    int64          `json:"last_at"`
 	Value     float64        `json:"value"`
@@ -78,7 +77,7 @@ type storedEvidence struct {
 // Snapshot writes the state of every alert, so that a Manager of the same rules that restores it goes on as if
 // nothing had been.
 func (m *Manager) Snapshot() ([]byte, error) {
-	s := snapshot{Version: snapshotVersion, At: m.at, Lost: m.coverage, Gaps: m.gaps}
+	s := snapshot{Version: snapshotVersion, At: m.at}
 	for _, key := range slices.Sorted(maps.Keys(m.recent)) {
 		s.Recent = append(s.Recent, storeDetection(m.recent[key]))
 	}
@@ -101,7 +100,7 @@ func (m *Manager) Restore(data []byte) error {
 	if s.Version != snapshotVersion {
 		return fmt.Errorf("read alert state: version %d is not %d", s.Version, snapshotVersion)
 	}
-	m.at, m.coverage, m.gaps = s.At, s.Lost, s.Gaps
+	m.at = s.At
 	for _, sd := range s.Recent {
 		d := loadDetection(&sd)
 		m.recent[detectionKey(d)] = d
@@ -134,7 +133,7 @@ func (m *Manager) loadTracked(st *storedAlert) *tracked {
 	if !slices.Equal(t.labels, project(t.labels, t.rule.By)) || !slices.Equal(t.identity(), detectors.Labels(st.Identity)) {
 		return nil
 	}
-	t.incident = incident{Seen: map[string]*detectors.Detection{}, Parts: map[string]*part{}, Gaps: st.Gaps}
+	t.incident = incident{Seen: map[string]*detectors.Detection{}, Parts: map[string]*part{}, Gaps: st.Gaps, Rests: st.Rests}
 	for j := range st.Seen {
 		d := loadDetection(&st.Seen[j])
 		t.incident.Seen[d.Detector] = d
@@ -155,7 +154,7 @@ func storeTracked(t *tracked) storedAlert {
 	st := storedAlert{
 		Rule: t.rule.Name, Labels: t.labels, Pending: t.pending, Firing: t.firing, Since: t.since, FiredAt: t.firedAt,
 		StartsAt: t.startsAt, OverAt: t.overAt, Ended: t.ended, Severity: t.severity, Identity: t.identity(),
-		Gaps: t.incident.Gaps, LastAt: t.last.At, Value: t.last.Value, Threshold: t.last.Threshold,
+		Gaps: t.incident.Gaps, Rests: t.incident.Rests, LastAt: t.last.At, Value: t.last.Value, Threshold: t.last.Threshold,
 		Detectors: t.last.Detectors, Evidence: storeEvidence(t.last.Evidence),
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.incident.Seen)) {
