@@ -71,7 +71,7 @@ func wantCause(t *testing.T, a Alert, v Verdict, parts ...string) {
 func TestStormIsProven(t *testing.T) {
 	a := raise(t, "StormHurting", result(stormDetections()...))
 	wantCause(t, a, Proven, "HEAD requests on /checkout/{id} pinned the origin", "89 % of the worker-seconds",
-		"8 requests per address and minute from 250 addresses: a per-address limit cannot help",
+		"8 requests per address and minute from ≈250 addresses: a per-address limit cannot help",
 		"without them 4.4 of 25 workers would have been busy")
 	if len(a.Advice) != 2 || a.Advice[0].Layer != "waf" || a.Advice[1].Layer != "nginx" {
 		t.Fatalf("%+v", a.Advice)

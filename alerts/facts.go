@@ -142,8 +142,8 @@ func from(e *detectors.Evidence) string {
 	return " from " + approx(e.DistinctClients.Get()) + " addresses"
 }
 
-// exactClients is how many distinct addresses or agents are counted one by one; above, the number is an estimate.
-const exactClients = 256
+// exactClients is how many distinct addresses or agents panes count one by one; above, the number is an estimate.
+const exactClients = 128
 
 func approx(n float64) string {
 	if n > exactClients {
