@@ -24,7 +24,9 @@ func families() Families {
 	return Families{
 		Sources: source.Kinds(), Formats: format.Names(), Notifiers: notify.Kinds(), Detectors: detectors.Names(),
 		Source: func(_ string, decode func(any) error) error {
-			_, err := source.New(decode, source.Runtime{Name: "check", Logger: zap.NewNop(), Now: time.Now})
+			_, err := source.New(decode, source.Runtime{
+				Name: "check", Logger: zap.NewNop(), Metrics: source.NewMetrics(prometheus.NewRegistry()), Now: time.Now,
+			})
 			return err
 		},
 		Format: func(name string, decode func(any) error) error {

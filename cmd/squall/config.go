@@ -215,7 +215,7 @@ func defaults() *Config {
 		Redact:       RedactConfig{Query: "mask", Client: "keep"},
 		Spool:        SpoolConfig{Dir: "/var/lib/squall", MaxBytes: 2 << 30, MaxAge: 72 * time.Hour},
 		Loki:         loki.DefaultConfig(),
-		Notify:       []NotifyConfig{{Type: "stdout", Kind: newKind("stdout", stdoutNode, nil)}},
+		Notify:       []NotifyConfig{{Type: "stdout", Kind: newKind("stdout", stdoutNode, notifyKeys)}},
 		Web:          WebConfig{Listen: "127.0.0.1:9177"},
 		Fleet:        FleetConfig{Cluster: "default"},
 	}

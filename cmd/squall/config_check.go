@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"slices"
@@ -32,10 +33,6 @@ func (c *Config) check() configErrors {
 	if c.Spool.Dir == "" {
 		errs.add(c.root.place("spool", "dir"), "spool.dir is empty")
 	}
-	if c.Loki.BatchSize <= 0 || c.Loki.BatchWait <= 0 {
-		errs.add(c.root.place("loki"), "loki.batch_size and loki.batch_wait must be above 0")
-	}
-	urlOf(&errs, c.root.place("loki", "url"), "loki.url", c.Loki.URL, "http", "https")
 	urlOf(&errs, c.root.place("fleet", "nats"), "fleet.nats", c.Fleet.NATS, "nats", "tls", "ws", "wss")
 	if _, _, err := net.SplitHostPort(c.Web.Listen); err != nil {
 		errs.add(c.root.place("web", "listen"), "web.listen: write host:port, as in 127.0.0.1:9177")
@@ -175,8 +172,37 @@ func (c *Config) validate(f Families) (errs configErrors) {
 		tryKind(&errs, "notifier", k, k.node.place("type"), f.Notifiers, f.Notifier)
 	}
 	c.checkDetectors(&errs, f)
+	c.checkLoki(&errs)
 	c.compileRules(&errs, f.Detectors)
+	secrets := secretsOf(c.root, nil)
+	for i := range errs { // a kind may quote what it refuses
+		for _, secret := range secrets {
+			errs[i].msg = strings.ReplaceAll(errs[i].msg, secret, redacted)
+		}
+		errs[i].msg = maskURL(errs[i].msg)
+	}
 	return errs
+}
+
+// checkLoki checks what a push needs; without an address nothing is pushed.
+func (c *Config) checkLoki(errs *configErrors) {
+	if c.Loki.URL == "" {
+		return
+	}
+	var static []string
+	for _, s := range c.Sources {
+		static = append(static, slices.Sorted(maps.Keys(s.Labels))...)
+	}
+	faults := []error{c.Loki.Check(static)}
+	if joined, ok := faults[0].(interface{ Unwrap() []error }); ok {
+		faults = joined.Unwrap()
+	}
+	for _, err := range faults {
+		if err != nil { // a message begins with its key
+			key, _, _ := strings.Cut(err.Error(), ":")
+			errs.take(c.root.place("loki", key), "loki", err)
+		}
+	}
 }
 
 func (c *Config) checkDetectors(errs *configErrors, f Families) {

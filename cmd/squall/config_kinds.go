@@ -13,11 +13,13 @@ func (s *SourceConfig) decodeNode(d *decoder, n *node) {
 	s.Kind = newKind(s.Type, n, common)
 }
 
+var notifyKeys = keysOf(reflect.TypeFor[NotifyConfig]())
+
 // decodeNode reads the type; the rest is the kind's.
 func (c *NotifyConfig) decodeNode(d *decoder, n *node) {
 	type plain NotifyConfig
 	d.openStructure(n, addressable((*plain)(c)))
-	c.Kind = newKind(c.Type, n, keysOf(reflect.TypeFor[NotifyConfig]()))
+	c.Kind = newKind(c.Type, n, notifyKeys)
 }
 
 // openStructure fills a struct of a kind's common keys and lets the others pass.

@@ -16,8 +16,10 @@ import (
 // can be loaded again.
 const redacted = "redacted"
 
+const secretWords = `password|passwd|token|secret|authorization|credential|api_?key|hmac_key|access_key`
+
 // secretKey matches the keys whose values are not shown. A key that ends in _file names a path, no secret.
-var secretKey = regexp.MustCompile(`(?i)(password|passwd|token|secret|authorization|credential|api_?key|hmac_key|access_key)`)
+var secretKey = regexp.MustCompile(`(?i)(?:` + secretWords + `)`)
 
 // Effective writes the configuration as it is in effect, as YAML that can be loaded again. What was written
 // as ${…} is written so again, unexpanded; passwords in URLs, headers and tokens are replaced by a word.
@@ -160,7 +162,7 @@ func (p printer) structure(v reflect.Value, n *node) yaml.MapSlice {
 	out := yaml.MapSlice{}
 	for _, f := range structFields(v.Type()) {
 		x := v.FieldByIndex(f.index)
-		if (x.Kind() == reflect.Slice || x.Kind() == reflect.Map) && x.IsNil() {
+		if nilable := x.Kind() == reflect.Slice || x.Kind() == reflect.Map || x.Kind() == reflect.Pointer; nilable && x.IsNil() {
 			continue // not given; an empty list may mean something else
 		}
 		out = append(out, yaml.MapItem{Key: f.key, Value: p.value(f.key, x, n.get(f.key))})
@@ -182,6 +184,14 @@ func (p printer) value(key string, v reflect.Value, n *node) any {
 			return p.text(key, "", n)
 		}
 		return p.text(key, string(text), n)
+	case yaml.InterfaceMarshaler:
+		if n != nil && n.shape == textShape {
+			return p.text(key, n.text, n)
+		}
+		if as, err := x.MarshalYAML(); err == nil && as != nil && reflect.TypeOf(as) != v.Type() {
+			return p.value(key, reflect.ValueOf(as), n)
+		}
+		return nil
 	case Kind, FormatConfig:
 		return nil // written by whoever knows the family
 	}
@@ -268,26 +278,19 @@ func (p printer) text(key, s string, n *node) string {
 	return escape(maskURL(s))
 }
 
-// urlUser finds what stands between :// and @ in a URL, of which a text may hold several.
-var urlUser = regexp.MustCompile(`://[^/?#\s@]*(?:@[^/?#\s@]*)*@`)
+// What a URL hides: who logs in, and the values of query parameters with a secret's name.
+var (
+	urlUser  = regexp.MustCompile(`://[^/?#\s"@]*(?:@[^/?#\s"@]*)*@`)
+	urlQuery = regexp.MustCompile(`(?i)([?&](?:key|sig|[^=&\s"]*(?:` + secretWords + `)[^=&\s"]*)=)[^&\s"#]*`)
+)
 
-// maskURL hides the user of URLs, and the values of query parameters with a secret's name.
+// maskURL hides the secrets of the URLs in a text.
 func maskURL(s string) string {
 	if !strings.Contains(s, "://") {
 		return s
 	}
 	s = urlUser.ReplaceAllString(s, "://"+redacted+"@")
-	before, query, found := strings.Cut(s, "?")
-	if !found {
-		return s
-	}
-	pairs := strings.Split(query, "&")
-	for i, pair := range pairs {
-		if name, _, ok := strings.Cut(pair, "="); ok && (secretKey.MatchString(name) || name == "key" || name == "sig") {
-			pairs[i] = name + "=" + redacted
-		}
-	}
-	return before + "?" + strings.Join(pairs, "&")
+	return urlQuery.ReplaceAllString(s, "${1}"+redacted)
 }
 
 // shortDuration writes 10m for Go's 10m0s.

@@ -362,3 +362,33 @@ func TestNearest(t *testing.T) {
 		check(t, word, nearest(word, names), want)
 	}
 }
+
+// The kinds of this build, with the settings of Prometheus' HTTP client, print what loads again and tells nothing.
+func TestEffectiveOfRealKinds(t *testing.T) {
+	path := "testdata/config/kinds/real_kinds.yaml"
+	env := configEnv(t)
+	first, err := LoadValid(path, env, families())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := first.Effective()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(text, []byte(secretText)) {
+		t.Errorf("tells a secret:\n%s", text)
+	}
+	again := filepath.Join(t.TempDir(), "effective.yaml")
+	if err := os.WriteFile(again, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second, err := LoadValid(again, env, families())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	text2, err := second.Effective()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, "second time", string(text2), string(text))
+}
