@@ -60,7 +60,7 @@ func (f *facts) beside(options []option) []Advice {
 		}
 		first = append(first, o.Advice)
 	}
-	out := append(first, placed...)
+	out := slices.Concat(first, placed)
 	if len(out) > 0 && len(f.controls) > 0 {
 		controls := slices.Sorted(slices.Values(f.controls))
 		out[0].Text += " (in place already: " + cut(strings.Join(controls, ", "), maxText) + ")"

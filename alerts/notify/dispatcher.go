@@ -23,7 +23,7 @@ type Config struct {
 	Peers      []Peer
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer // nil: no metrics are shown
-	Now        func() time.Time      // wall clock
+	Now        func() time.Time      // wall clock; nil: time.Now
 
 	Queue      int           // transitions kept for a peer that does not answer; the oldest are dropped. Default 1000
 	Timeout    time.Duration // of one attempt. Default 10s
@@ -42,6 +42,9 @@ func NewDispatcher(c Config) *Dispatcher {
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
 	c.Drain = cmp.Or(c.Drain, 5*time.Second)
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, 30*time.Second)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}

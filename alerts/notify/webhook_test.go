@@ -137,3 +137,26 @@ func TestConfigurationIsStrict(t *testing.T) {
 		}
 	}
 }
+
+// A receiver that is busy gets each transition once it takes it, in order, and once.
+func TestWebhookIsRetried(t *testing.T) {
+	r := newReceiver(t)
+	r.answer(503)
+	d := NewDispatcher(Config{Peers: build(t, "{type: webhook, url: '"+r.URL+"'}", Runtime{}), MaxBackoff: time.Second})
+	run(t, d)
+	a := page("A")
+	d.Update([]alerts.Alert{a}, []alerts.Alert{a})
+	d.Update(nil, []alerts.Alert{resolved(a)})
+	r.await(t, "a second attempt", func(m []payload) bool { return len(m) >= 2 })
+	refused := len(r.messages())
+	r.answer(200)
+	all := r.await(t, "the end", has("A", "resolved"))
+	for i, m := range all[:len(all)-1] {
+		if m.Status != "firing" {
+			t.Fatalf("message %d of %d (%d refused) is %s", i, len(all), refused, m.Status)
+		}
+	}
+	if n := count(all, "A", "resolved"); n != 1 {
+		t.Fatalf("%d ends", n)
+	}
+}
