@@ -119,7 +119,7 @@ func (s *Spool) start(ctx context.Context) (*writer, error) {
 	if isFull(err) && s.disk.release() {
 		st, err = openStore(ctx, &s.cfg)
 	}
-	if errors.Is(err, errCorrupt) {
+	if isCorrupt(err) && !s.disk.short(0) {
 		aside, moveErr := moveAside(filepath.Join(s.cfg.Dir, "store"))
 		if moveErr != nil {
 			return nil, errors.Join(err, moveErr)

@@ -47,6 +47,8 @@ type store struct {
 	js    jetstream.JetStream
 	lines jetstream.Stream
 	marks jetstream.Stream
+
+	failed chan error // holds one when a write failed: JetStream then gives no answers to those who wait
 }
 
 func openStore(ctx context.Context, c *Config) (*store, error) {
@@ -56,11 +58,10 @@ func openStore(ctx context.Context, c *Config) (*store, error) {
 	}
 	// Whether there was a stream: when its files are there and JetStream does not know it, they are corrupt.
 	_, statErr := os.Stat(filepath.Join(dir, "jetstream", "$G", "streams", streamLines))
-	srv, err := startServer(ctx, dir, c.Log)
-	if err != nil {
+	s := &store{dir: dir, failed: make(chan error, 1)}
+	if err := s.start(ctx, c.Log); err != nil {
 		return nil, err
 	}
-	s := &store{dir: dir, srv: srv}
 	if err := s.connect(ctx, c, statErr == nil); err != nil {
 		s.close()
 		return nil, err
@@ -68,18 +69,18 @@ func openStore(ctx context.Context, c *Config) (*store, error) {
 	return s, nil
 }
 
-func startServer(ctx context.Context, dir string, log *zap.Logger) (*server.Server, error) {
+func (s *store) start(ctx context.Context, log *zap.Logger) error {
 	srv, err := server.NewServer(&server.Options{
 		ServerName: "squall-spool", DontListen: true, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: dir, SyncAlways: true,
+		JetStream: true, StoreDir: s.dir, SyncAlways: true,
 		// Each stream has its own limit; the account's must not be in their way.
 		JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 1 << 60,
 		MaxPayload: maxMessage, MaxPending: 8 * maxMessage, DisableJetStreamBanner: true,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make the embedded JetStream server: %w", err)
+		return fmt.Errorf("make the embedded JetStream server: %w", err)
 	}
-	adapter := &serverLog{log: log, limit: rate.NewLimiter(1, 10), fatal: make(chan string, 1)}
+	adapter := &serverLog{log: log, limit: rate.NewLimiter(1, 10), fatal: make(chan string, 1), failed: s.failed}
 	srv.SetLoggerV2(adapter, false, false, false)
 	started := make(chan struct{})
 	go func() { defer close(started); srv.Start() }()
@@ -100,9 +101,10 @@ func startServer(ctx context.Context, dir string, log *zap.Logger) (*server.Serv
 	if err != nil {
 		srv.Shutdown()
 		srv.WaitForShutdown()
-		return nil, err
+		return err
 	}
-	return srv, nil
+	s.srv = srv
+	return nil
 }
 
 func (s *store) connect(ctx context.Context, c *Config, existed bool) (err error) {
@@ -135,12 +137,21 @@ func (s *store) connect(ctx context.Context, c *Config, existed bool) (err error
 	return nil
 }
 
-// opened marks what a full disk, a refusal of rights or a cancelled start does not explain.
-func (s *store) opened(err error) error {
-	if isFull(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrPermission) {
-		return err
+// opened marks an error of opening as one of the files.
+func (s *store) opened(err error) error { return fmt.Errorf("%w: %w", err, errCorrupt) }
+
+// isCorrupt tells that err speaks of the files, and not of a full disk, of rights, of limits or of a cancelled
+// start: moving a good store aside would lose it.
+func isCorrupt(err error) bool {
+	if !errors.Is(err, errCorrupt) || isFull(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
 	}
-	return fmt.Errorf("%w: %w", err, errCorrupt)
+	for _, sign := range []string{"permission denied", "too many open files", "read-only file system", "cannot allocate memory"} {
+		if strings.Contains(err.Error(), sign) {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *store) close() {
@@ -184,6 +195,8 @@ type serverLog struct {
 	log   *zap.Logger
 	limit *rate.Limiter
 	fatal chan string
+
+	failed chan<- error
 }
 
 func (l *serverLog) Noticef(string, ...any) {}
@@ -197,8 +210,16 @@ func (l *serverLog) Warnf(format string, v ...any) {
 }
 
 func (l *serverLog) Errorf(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	// The server tells whoever waits for an answer nothing; its log is the only place that says so.
+	if strings.Contains(text, "ritical write error") || strings.Contains(text, "failed to store a msg") || strings.Contains(text, "out of resources") {
+		select {
+		case l.failed <- errors.New(text):
+		default:
+		}
+	}
 	if l.limit.Allow() {
-		l.log.Error("JetStream reports an error", zap.String("text", fmt.Sprintf(format, v...)))
+		l.log.Error("JetStream reports an error", zap.String("text", text))
 	}
 }
 

@@ -132,6 +132,8 @@ func (w *writer) settle(ctx context.Context) error {
 		return nil
 	case err := <-p.future.Err():
 		return err
+	case err := <-w.s.st.failed:
+		return err
 	case <-timer.C:
 		return fmt.Errorf("store a message: no answer within %s", ackTimeout)
 	case <-ctx.Done():
@@ -214,7 +216,7 @@ func (w *writer) pause(ctx context.Context) {
 func (w *writer) reopen(ctx context.Context) (*store, jetstream.StreamState, error) {
 	s := w.s
 	st, err := openStore(ctx, &s.cfg)
-	if errors.Is(err, errCorrupt) {
+	if isCorrupt(err) && !s.disk.short(0) {
 		if _, moveErr := moveAside(filepath.Join(s.cfg.Dir, "store")); moveErr != nil {
 			return nil, jetstream.StreamState{}, errors.Join(err, moveErr)
 		}
