@@ -67,7 +67,7 @@ func newFiles(cfg fileConfig, rt Runtime, place func(path string, s *pipeline.St
 	return &files{
 		cfg: cfg, rt: rt, place: place, meter: rt.Metrics.of(cfg.Name), limits: defaultLimits,
 		log:   rt.Logger.With(zap.String("component", "source"), zap.String("input", cfg.Name)),
-		paths: map[string]*followed{}, gens: map[*generation]struct{}{},
+		paths: map[string]*followed{}, gens: map[*generation]struct{}{}, stems: map[string]bool{},
 	}
 }
 
@@ -95,6 +95,7 @@ type files struct {
 	// Of the looking goroutine alone.
 	known   map[uint64][]string // stream IDs of earlier runs, by the hash of their first bytes
 	matched bool                // one of them was found again
+	stems   map[string]bool     // paths from which files were rotated that globs match
 	looks   int
 	hintErr bool
 

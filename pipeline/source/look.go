@@ -96,19 +96,21 @@ func (f *files) settle(seen map[string]bool) []*generation {
 		}
 	}
 	gens := slices.Collect(maps.Keys(f.gens))
-	for _, g := range gens {
-		g.current = false
-	}
+	current := map[*generation]bool{}
 	for _, p := range f.paths {
-		if p.gen != nil {
-			p.gen.current = true
+		current[p.gen] = true
+	}
+	for _, g := range gens {
+		if g.current && !current[g] { // its writer does not know yet, however long it was quiet before
+			g.changed = f.rt.Now()
 		}
+		g.current = current[g]
 	}
 	return gens
 }
 
 // expand gives the paths to follow; true for those that configuration names. Rotated files that a glob
-// matches belong to the file that they were rotated from, as long as that is there.
+// matches belong to the file that they were rotated from, once that was seen.
 func (f *files) expand() map[string]bool {
 	seen := map[string]bool{}
 	for _, pattern := range f.cfg.Paths {
@@ -129,8 +131,11 @@ func (f *files) expand() map[string]bool {
 		if literal || !ok {
 			continue
 		}
-		_, known := seen[filepath.Join(filepath.Dir(path), r.stem)]
-		if known || r.packed || r.partial {
+		stem := filepath.Join(filepath.Dir(path), r.stem)
+		if _, there := seen[stem]; there {
+			f.stems[stem] = true
+		}
+		if f.stems[stem] || r.packed || r.partial {
 			delete(seen, path)
 			rotated[path] = true
 		}

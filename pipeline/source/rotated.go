@@ -113,7 +113,7 @@ func (f *files) before(p *followed, g *generation) *generation {
 // no copy of what is held, and that were written after the last look at this path.
 func (f *files) missed(p *followed, prev *generation) *generation {
 	for _, s := range siblings(p.path) {
-		if s.mtime.Before(p.lastSeen) || f.holding(s.id) != nil {
+		if !s.mtime.After(p.lastSeen) || f.holding(s.id) != nil {
 			continue
 		}
 		if hash, ok := siblingHash(s, f.limits); !ok || f.holds(hash) {
@@ -221,7 +221,8 @@ func siblingHash(s sibling, l limits) (hash uint64, ok bool) {
 	return headHash(nuls, head), true
 }
 
-// holds tells whether a generation with these first bytes is being read.
+// holds tells whether a generation with these first bytes is held: a sibling of it that begins with the same
+// line, time and all, is its copy or its archive.
 func (f *files) holds(hash uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
