@@ -1,0 +1,377 @@
+package detectors
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/squall-sre/squall/detectors/pane"
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// base is a Monday at noon.
+var base = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC).UnixNano()
+
+const (
+	second = int64(time.Second)
+	minute = 60 * second
+)
+
+// A flow is requests of one kind at an even rate.
+type flow struct {
+	from, to  int64   // seconds since base
+	perMinute float64 // 0: none
+	edit      func(i int, r *pipeline.Record)
+}
+
+// request is an ordinary request that ends at t.
+func request(t int64) pipeline.Record {
+	r := pipeline.Record{}
+	r.Reset()
+	r.Time, r.End, r.Start, r.Resolution = t, t, t-200*second/1000, second/1000
+	r.Site, r.Route, r.Path = "shop.example", "/", []byte("/")
+	r.Method, r.Status, r.Class = []byte("GET"), 200, pipeline.Browser
+	r.RequestTime, r.UpstreamTime, r.Reached = 200*second/1000, 200*second/1000, pipeline.Yes
+	r.Abandoned = pipeline.No
+	r.Client = netip.AddrFrom4([4]byte{198, 18, 0, byte(t / second)})
+	r.UserAgent = []byte("Mozilla/5.0 (X11; Linux x86_64)")
+	return r
+}
+
+// stage plays flows and events to an engine and collects all changes.
+type stage struct {
+	flows  []flow
+	events []pipeline.Event
+	length int64 // seconds
+	cfg    Config
+}
+
+func (s stage) play(t *testing.T) (changes []Detection, last *Result) {
+	t.Helper()
+	engine := s.engine(t)
+	for _, p := range s.panes() {
+		last = engine.Close(p)
+		changes = append(changes, last.Changes...)
+	}
+	return changes, last
+}
+
+func (s stage) engine(t *testing.T) *Engine {
+	t.Helper()
+	s.cfg.Pane, s.cfg.Cluster = 10*time.Second, "default"
+	if s.cfg.Pool == nil {
+		s.cfg.Pool = func(string) Pool { return Pool{Workers: 25, Reclaim: time.Minute} }
+	}
+	engine, err := NewEngine(s.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine
+}
+
+// panes counts the flows and events into panes.
+func (s stage) panes() (out []*pane.Pane) {
+	panes := pane.NewAssembler(pane.Config{Pane: s.cfg.Pane})
+	src := panes.Source("test", 0)
+	for at := int64(0); at < s.length; at++ {
+		for _, f := range s.flows {
+			if at < f.from || at >= f.to {
+				continue
+			}
+			// An even rate: as many in this second as the whole rate reaches in it.
+			first := int(math.Floor(float64(at-f.from) * f.perMinute / 60))
+			next := int(math.Floor(float64(at-f.from+1) * f.perMinute / 60))
+			for i := first; i < next; i++ {
+				r := request(base + at*second + int64(i-first)*1000)
+				if f.edit != nil {
+					f.edit(i, &r)
+				}
+				panes.Add(src, &r)
+			}
+		}
+		for _, e := range s.events {
+			if e.Time >= base+at*second && e.Time < base+(at+1)*second {
+				panes.AddEvent(src, e)
+			}
+		}
+	}
+	panes.Flush()
+	for p := panes.Next(); p != nil; p = panes.Next() {
+		out = append(out, p)
+	}
+	return out
+}
+
+func head(route string, clients int) func(int, *pipeline.Record) {
+	return func(i int, r *pipeline.Record) {
+		r.Method, r.Route, r.Path = []byte("HEAD"), route, []byte(route)
+		r.Class = pipeline.Scanner
+		r.Client = netip.AddrFrom4([4]byte{198, 19, byte(i % clients >> 8), byte(i % clients)})
+	}
+}
+
+// gaveUp is a client that left after d seconds; in ms.
+func gaveUp(d int64) func(int, *pipeline.Record) {
+	return func(_ int, r *pipeline.Record) {
+		r.Status, r.Abandoned = 499, pipeline.Yes
+		r.RequestTime, r.UpstreamTime = d*second, d*second
+		r.Start = r.End - d*second
+	}
+}
+
+func slow(d int64) func(int, *pipeline.Record) {
+	return func(_ int, r *pipeline.Record) {
+		r.RequestTime, r.UpstreamTime, r.Start = d*second, d*second, r.End-d*second
+	}
+}
+
+func own(path string, limited int) func(int, *pipeline.Record) {
+	return func(i int, r *pipeline.Record) {
+		r.Origin, r.Path, r.Route, r.Query, r.Static = pipeline.Own, []byte(path), path, []byte("v=1"), true
+		r.Client = netip.MustParseAddr("203.0.113.9")
+		r.UserAgent, r.Class = nil, pipeline.Empty
+		if i%limited == 0 {
+			r.Status, r.Limited, r.Reached, r.UpstreamTime = 429, true, pipeline.No, pipeline.Unknown
+		}
+	}
+}
+
+func probe(_ int, r *pipeline.Record) {
+	r.Method, r.Class, r.Route, r.Path = []byte("HEAD"), pipeline.Probe, "/health", []byte("/health")
+}
+
+var organic = flow{0, 1200, 240, nil}
+
+func restarted(at int64, pod string, node string, reason string, code int) pipeline.Event {
+	return pipeline.Event{
+		Time: base + at*second, FinishedAt: base + at*second, Kind: pipeline.ContainerRestart, Namespace: "ns-" + pod[:1], Pod: pod,
+		Container: "app", Node: node, Reason: reason, ExitCode: code, HasExit: true, Restarts: 1,
+	}
+}
+
+func decided(at int64, pod string) pipeline.Event {
+	return pipeline.Event{
+		Time: base + at*second, Kind: pipeline.LivenessRestart, Namespace: "ns-" + pod[:1], Pod: pod, Container: "app", Probe: "Liveness",
+	}
+}
+
+// pods gives one event for each of n pods, a second apart.
+func pods(n int, make func(i int) pipeline.Event) []pipeline.Event {
+	var out []pipeline.Event
+	for i := range n {
+		out = append(out, make(i))
+	}
+	return out
+}
+
+// harness is the family's: a row a case, at least one that fires and one that does not for each detector.
+var harness = []struct {
+	name     string
+	detector string
+	stage    stage
+	active   int64               // seconds since base by which it must be active; -1: never
+	onset    int64               // seconds since base, ± one pane
+	over     int64               // by which it must be over; -1: not within the stage
+	evidence func(Evidence) bool // of the detection when it was over, or active at the end
+}{
+	{
+		"a storm of HEADs", "head_storm",
+		stage{length: 1200, flows: []flow{organic, {600, 720, 2000, head("/checkout/{id}", 250)}}},
+		620, 600, 800, func(e Evidence) bool {
+			return e.Requests.Get() == 4000 && e.Method == "HEAD" && e.Route == "/checkout/{id}" &&
+				e.BaselineRatio.Get() > 1000 && e.ReachedUpstreamRatio.Get() == 1 && e.DistinctClients.Get() > 240 && e.DistinctClients.Get() < 260 &&
+				e.RequestsPerMinute.Get() >= 1990 && e.RequestsPerMinute.Get() <= 2010
+		},
+	},
+	{"HEADs that are usual", "head_storm", stage{length: 3600, flows: []flow{organic, {0, 3000, 250, head("/", 3)}, {3000, 3600, 500, head("/", 3)}}}, -1, 0, 0, nil},
+	{"health checks by HEAD", "head_storm", stage{length: 900, flows: []flow{organic, {0, 900, 900, probe}}}, -1, 0, 0, nil},
+	{"GETs are no HEADs", "head_storm", stage{length: 900, flows: []flow{organic, {600, 900, 5000, nil}}}, -1, 0, 0, nil},
+	{
+		"clients give up", "client_abandon",
+		stage{length: 1200, flows: []flow{organic, {600, 700, 120, gaveUp(8)}}},
+		620, 600, 800, func(e Evidence) bool {
+			return e.Abandoned.Get() == 200 && e.Status["499"] == 200 && e.AbandonRatio.Get() > 0.3 && e.P99Censored && e.Collateral.Get() == 0
+		},
+	},
+	{"few among many", "client_abandon", stage{length: 900, flows: []flow{{0, 900, 3000, nil}, {600, 900, 60, gaveUp(8)}}}, -1, 0, 0, nil},
+	{"many of very few", "client_abandon", stage{length: 900, flows: []flow{{600, 900, 12, gaveUp(8)}}}, -1, 0, 0, nil},
+	{
+		"everything is slow", "latency",
+		stage{length: 1200, flows: []flow{{0, 600, 240, nil}, {600, 700, 240, slow(7)}, {700, 1200, 240, nil}}},
+		610, 600, 780, func(e Evidence) bool { return e.P99Seconds.Get() > 6.9 && e.P99Seconds.Get() < 7.1 && !e.P99Censored },
+	},
+	{"one slow request at night", "latency", stage{length: 900, flows: []flow{{0, 900, 10, slow(9)}}}, -1, 0, 0, nil},
+	{"long-lived responses are no latency", "latency", stage{length: 900, flows: []flow{{0, 900, 240, func(i int, r *pipeline.Record) {
+		slow(60)(i, r)
+		r.Status, r.Streaming = 101, true
+	}}}}, -1, 0, 0, nil},
+	{
+		"few requests of four seconds pin the pool", "saturation",
+		stage{length: 1200, flows: []flow{{0, 1200, 60, nil}, {600, 800, 540, func(i int, r *pipeline.Record) {
+			slow(4)(i, r)
+			r.Route, r.Path = "/feeds/{name}.xml", []byte("/feeds/a.xml")
+		}}}},
+		660, 600, 900, func(e Evidence) bool {
+			return e.Route == "/feeds/{name}.xml" && e.PoolWorkers.Get() == 25 && e.BusyWorkersLower.Get() > 30 &&
+				e.CounterfactualBusyWorkers.Get() < 1 && e.WorkerSecondsShare.Get() > 0.9
+		},
+	},
+	{"the upper bound alone fires nothing", "saturation", stage{length: 900, flows: []flow{organic, {300, 900, 60, gaveUp(1)}}}, -1, 0, 0, nil},
+	{"an unknown pool stays silent", "saturation", stage{
+		length: 900, flows: []flow{{0, 900, 900, slow(9)}},
+		cfg: Config{Pool: func(string) Pool { return Pool{Reclaim: time.Minute} }},
+	}, -1, 0, 0, nil},
+	{
+		"a site that calls itself", "self_loop",
+		stage{length: 1200, flows: []flow{organic, {600, 800, 480, own("/assets/a.css", 2)}}},
+		620, 600, 900, func(e Evidence) bool {
+			return e.StaticShare.Get() == 1 && e.Limited.Get() == 800 && e.FanOut.Get() > 1 && e.Status["429"] == 800
+		},
+	},
+	{"a monitor of ours", "self_loop", stage{length: 900, flows: []flow{organic, {0, 900, 6, own("/", 100)}}}, -1, 0, 0, nil},
+	{
+		"liveness kills, proven by kubelet's word", "restart_burst",
+		stage{length: 1200, events: append(
+			pods(24, func(i int) pipeline.Event { return decided(600+int64(i), fmt.Sprintf("%c%d", 'a'+i%7, i)) }),
+			append(pods(24, func(i int) pipeline.Event {
+				return restarted(605+int64(i), fmt.Sprintf("%c%d", 'a'+i%7, i), fmt.Sprintf("node-%d", i%9), "Completed", 0)
+			}), restarted(620, "z1", "node-1", "OOMKilled", 137))...)},
+		610, 600, 1000, func(e Evidence) bool {
+			return e.Restarts.Get() == 24 && e.OOMKilled.Get() == 1 && e.Reasons["liveness"] == 24 && e.Reasons["oom"] == 1 &&
+				e.Nodes.Get() == 9 && e.Namespaces.Get() == 8
+		},
+	},
+	{
+		"clean exits together without a word from kubelet", "restart_burst",
+		stage{length: 1200, events: pods(6, func(i int) pipeline.Event {
+			return restarted(600+int64(i), fmt.Sprintf("a%d", i), "node-1", "Completed", 0)
+		})},
+		610, 600, 1000, func(e Evidence) bool { return e.Reasons["liveness_probable"] == 6 && e.Reasons["liveness"] == 0 },
+	},
+	{"the same restart told again and again", "restart_burst", stage{length: 900, events: pods(40, func(i int) pipeline.Event {
+		e := restarted(600+int64(i), "a1", "node-1", "Completed", 0)
+		e.FinishedAt = base + 600*second
+		return e
+	})}, -1, 0, 0, nil},
+	{"a crash loop of one pod is no burst", "restart_burst", stage{length: 1200, events: pods(4, func(i int) pipeline.Event {
+		return restarted(600+int64(i)*60, "a1", "node-1", "Error", 1)
+	})}, -1, 0, 0, nil},
+}
+
+func TestDetectors(t *testing.T) {
+	tried := map[string][2]bool{}
+	for _, c := range harness {
+		seen := tried[c.detector]
+		seen[0], seen[1] = seen[0] || c.active >= 0, seen[1] || c.active < 0
+		tried[c.detector] = seen
+		t.Run(c.detector+"/"+c.name, func(t *testing.T) {
+			t.Parallel()
+			changes, last := c.stage.play(t)
+			var began, ended *Detection
+			for i := range changes {
+				if d := &changes[i]; d.Detector == c.detector {
+					if d.Active && began == nil {
+						began = d
+					} else if !d.Active {
+						ended = d
+					}
+				}
+			}
+			if c.active < 0 {
+				if began != nil {
+					t.Fatalf("active at %d s: %+v", (began.Since-base)/second, began)
+				}
+				return
+			}
+			if began == nil || began.Since > base+c.active*second {
+				t.Fatalf("not active by %d s: %+v", c.active, began)
+			}
+			if off := (began.Onset - base) / second; off < c.onset-10 || off > c.onset+10 {
+				t.Errorf("onset %d s, want %d ± 10", off, c.onset)
+			}
+			if ended == nil || ended.Until > base+c.over*second {
+				t.Fatalf("not over by %d s: %+v", c.over, ended)
+			}
+			if c.evidence != nil && !c.evidence(ended.Evidence) {
+				t.Errorf("evidence %+v", ended.Evidence)
+			}
+			for _, d := range last.Detections {
+				if d.Detector == c.detector {
+					t.Errorf("still active at the end: %+v", d)
+				}
+			}
+		})
+	}
+	for _, name := range Names() {
+		if tried[name] != [2]bool{true, true} {
+			t.Errorf("%s needs a case that fires and one that does not", name)
+		}
+	}
+}
+
+// TestGarbage has every detector look at panes of senseless records and events.
+func TestGarbage(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	text := func() string {
+		b := make([]byte, rng.IntN(40))
+		for i := range b {
+			b[i] = byte(rng.IntN(256))
+		}
+		return string(b)
+	}
+	junk := func(_ int, r *pipeline.Record) {
+		r.Site, r.Route, r.Path, r.Method = text(), text(), []byte(text()), []byte(text())
+		r.Status, r.Origin, r.Class = uint16(rng.IntN(1<<16)), pipeline.Origin(rng.IntN(3)), pipeline.Class(rng.IntN(int(pipeline.Classes)))
+		r.RequestTime, r.UpstreamTime = rng.Int64()-1<<62, rng.Int64()-1<<62
+		r.Start, r.Bytes = rng.Int64()-1<<62, rng.Int64()-1<<62
+		r.Abandoned, r.Reached, r.Cache = pipeline.Tri(rng.IntN(3)), pipeline.Tri(rng.IntN(3)), pipeline.CacheStatus(rng.IntN(8))
+		r.UserAgent, r.Client = []byte(text()), netip.Addr{}
+	}
+	var events []pipeline.Event
+	kinds := []pipeline.EventKind{pipeline.ContainerRestart, pipeline.LivenessRestart, pipeline.PHPTimeout, pipeline.OOM, "no such kind"}
+	for i := range 500 {
+		events = append(events, pipeline.Event{
+			Time: base + int64(i)*second, Kind: kinds[rng.IntN(len(kinds))], Namespace: text(), Pod: text(), Container: text(),
+			Reason: text(), ExitCode: rng.IntN(512) - 256, HasExit: rng.IntN(2) == 0, FinishedAt: rng.Int64() - 1<<62,
+		})
+	}
+	_, last := stage{length: 600, flows: []flow{{0, 600, 600, junk}}, events: events}.play(t)
+	for _, d := range last.Detections {
+		if math.IsNaN(d.Value) || math.IsInf(d.Value, 0) {
+			t.Errorf("%s has the value %v", d.Detector, d.Value)
+		}
+	}
+}
+
+func TestSettingsOverride(t *testing.T) {
+	set := func(v float64) func(any) error {
+		return func(x any) error { x.(*clientAbandon).PerMinute = v; return nil }
+	}
+	flows := []flow{organic, {600, 700, 120, gaveUp(8)}, {600, 700, 120, func(i int, r *pipeline.Record) {
+		gaveUp(8)(i, r)
+		r.Site = "other.example"
+	}}}
+	changes, _ := stage{length: 900, flows: flows, cfg: Config{Settings: []Setting{{
+		Name: "client_abandon", Decode: set(20), Sites: map[string]func(any) error{"shop.example": set(100000)},
+	}}}}.play(t)
+	for _, d := range changes {
+		if d.Detector == "client_abandon" && d.Labels.Get("site") == "shop.example" {
+			t.Errorf("the site's own threshold was not used: %+v", d)
+		}
+	}
+	if len(changes) == 0 {
+		t.Error("the other site was not judged")
+	}
+	for _, bad := range []Setting{
+		{Name: "head_storms"},
+		{Name: "latency", Decode: func(x any) error { x.(*latency).P99 = 0; return nil }},
+		{Name: "latency", Decode: func(x any) error { x.(*latency).Window = time.Millisecond; return nil }},
+	} {
+		if _, err := NewEngine(Config{Pane: 10 * time.Second, Settings: []Setting{bad}}); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+}
