@@ -3,7 +3,6 @@ package detectors
 import (
 	"math"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 

@@ -351,7 +351,7 @@ func (ep *episode) whole(w *Window) Evidence {
 	e, worst := ep.by.Evidence(w, ep.detection.Labels), ep.worst
 	e.RequestsPerMinute, e.RequestsPerClientPerMinute = worst.RequestsPerMinute, worst.RequestsPerClientPerMinute
 	e.BaselinePerMinute, e.BaselineRatio = worst.BaselinePerMinute, worst.BaselineRatio
-	e.AbandonRatio, e.FanOut = worst.AbandonRatio, worst.FanOut
+	e.FanOut = worst.FanOut
 	e.P99Seconds, e.P99Censored = worst.P99Seconds, worst.P99Censored
 	e.BusyWorkersLower, e.BusyWorkersUpper = worst.BusyWorkersLower, worst.BusyWorkersUpper
 	e.CounterfactualBusyWorkers = worst.CounterfactualBusyWorkers

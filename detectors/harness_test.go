@@ -97,10 +97,10 @@ func (s stage) panes() (out []*pane.Pane) {
 				panes.AddEvent(src, e)
 			}
 		}
-	}
-	panes.Flush()
-	for p := panes.Next(); p != nil; p = panes.Next() {
-		out = append(out, p)
+		panes.Observe(src, base+(at+1)*second)
+		for p := panes.Next(); p != nil; p = panes.Next() {
+			out = append(out, p)
+		}
 	}
 	return out
 }
@@ -193,7 +193,7 @@ var harness = []struct {
 		"clients give up", "client_abandon",
 		stage{length: 1200, flows: []flow{organic, {600, 700, 120, gaveUp(8)}}},
 		620, 600, 800, func(e Evidence) bool {
-			return e.Abandoned.Get() == 200 && e.Status["499"] == 200 && e.AbandonRatio.Get() > 0.3 && e.P99Censored && e.Collateral.Get() == 0
+			return e.Abandoned.Get() == 200 && e.Status["499"] == 200 && e.AbandonRatio.Get() > 0.2 && e.AbandonRatio.Get() < 0.3 && e.P99Censored && e.Collateral.Get() == 0
 		},
 	},
 	{"few among many", "client_abandon", stage{length: 900, flows: []flow{{0, 900, 3000, nil}, {600, 900, 60, gaveUp(8)}}}, -1, 0, 0, nil},
