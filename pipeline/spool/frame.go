@@ -64,6 +64,7 @@ type frame struct {
 	body    []byte
 	strings map[string]uint64
 	streams map[string]uint64
+	recent  [4]recent // reason, site, route and method of the last entry: most lines repeat them
 	marks   []mark
 	keyID   string // first batch, for the message ID
 	keyFrom int64
@@ -73,8 +74,15 @@ type frame struct {
 	opened         int64 // ns, the clock's
 }
 
-func newFrame(now int64) *frame {
+type recent struct {
+	s     string
+	index uint64 // as written; 0: none yet
+}
+
+// newFrame makes a frame in the memory of body.
+func newFrame(now int64, body []byte) *frame {
 	return &frame{
+		body:    body[:0],
 		strings: map[string]uint64{}, streams: map[string]uint64{},
 		oldest: math.MaxInt64, newest: math.MinInt64, opened: now,
 	}
@@ -138,10 +146,10 @@ func (f *frame) entry(e *pipeline.Entry, last int64) {
 	f.body = binary.AppendUvarint(f.body, uint64(len(line)))
 	f.body = append(f.body, line...)
 	f.body = append(f.body, byte(e.Kind))
-	f.string(string(e.Reason))
-	f.string(e.Site)
-	f.string(e.Route)
-	f.bytes(e.Method)
+	f.again(&f.recent[0], string(e.Reason))
+	f.again(&f.recent[1], e.Site)
+	f.again(&f.recent[2], e.Route)
+	f.againBytes(&f.recent[3], e.Method)
 	f.body = binary.AppendUvarint(f.body, uint64(e.Status))
 	f.body = binary.AppendVarint(f.body, e.RequestTime)
 	f.body = append(f.body, byte(e.Class), byte(e.Origin), byte(e.Abandoned))
@@ -166,30 +174,35 @@ func (f *frame) stream(s *pipeline.Stream) {
 	}
 }
 
-func (f *frame) string(s string) {
-	s = s[:min(len(s), maxString)]
-	if n, ok := f.strings[s]; ok {
-		f.body = binary.AppendUvarint(f.body, n+1)
-		return
+func (f *frame) string(s string) { f.again(&recent{}, s) }
+
+// again writes s; r is the most recent string of its kind and becomes s.
+func (f *frame) again(r *recent, s string) {
+	if r.index == 0 || r.s != s {
+		s = s[:min(len(s), maxString)]
+		n, ok := f.strings[s]
+		if !ok {
+			n = uint64(len(f.strings))
+			f.strings[s] = n
+			f.body = append(f.body, 0)
+			f.body = binary.AppendUvarint(f.body, uint64(len(s)))
+			f.body = append(f.body, s...)
+		}
+		r.s, r.index = s, n+1
+		if !ok {
+			return
+		}
 	}
-	f.define(s)
+	f.body = binary.AppendUvarint(f.body, r.index)
 }
 
-// bytes is string without making one of what was seen before.
-func (f *frame) bytes(b []byte) {
-	b = b[:min(len(b), maxString)]
-	if n, ok := f.strings[string(b)]; ok {
-		f.body = binary.AppendUvarint(f.body, n+1)
+// againBytes is again without making a string of what is repeated.
+func (f *frame) againBytes(r *recent, b []byte) {
+	if r.index > 0 && r.s == string(b) {
+		f.body = binary.AppendUvarint(f.body, r.index)
 		return
 	}
-	f.define(string(b))
-}
-
-func (f *frame) define(s string) {
-	f.strings[s] = uint64(len(f.strings))
-	f.body = append(f.body, 0)
-	f.body = binary.AppendUvarint(f.body, uint64(len(s)))
-	f.body = append(f.body, s...)
+	f.again(r, string(b))
 }
 
 // message closes the frame: before is how many entries were stored before it.

@@ -15,7 +15,7 @@ func encode(t testing.TB, batches ...*pipeline.Batch) (body, msg []byte) {
 		t.Fatal(err)
 	}
 	defer func() { _ = enc.Close() }()
-	f := newFrame(0)
+	f := newFrame(0, nil)
 	for _, b := range batches {
 		f.add(b, 0, len(b.Entries), false)
 	}

@@ -32,6 +32,19 @@ type queue struct {
 	moved      chan struct{} // closed and replaced when there is more room
 	filled     chan struct{} // holds one when there is something to look at
 	closed     bool
+	free       [][]byte // memory of stored frames
+}
+
+const maxReuse = 4 << 20 // bytes of a frame whose memory is kept
+
+func (q *queue) reuse() []byte {
+	n := len(q.free)
+	if n == 0 {
+		return make([]byte, 0, frameTarget+frameTarget/4)
+	}
+	b := q.free[n-1]
+	q.free = q.free[:n-1]
+	return b
 }
 
 func newQueue(limit int64, now func() time.Time) *queue {
@@ -99,7 +112,7 @@ const maxMargin = 2 << 20
 
 func (q *queue) encode(b *pipeline.Batch, first, end int, part bool) {
 	if q.open == nil {
-		q.open = newFrame(q.now().UnixNano())
+		q.open = newFrame(q.now().UnixNano(), q.reuse())
 	}
 	before := len(q.open.body)
 	q.open.add(b, first, end, part)
@@ -146,6 +159,9 @@ func (q *queue) done(f *frame, stored bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.size -= int64(len(f.body))
+	if len(q.free) < window && cap(f.body) <= maxReuse {
+		q.free = append(q.free, f.body)
+	}
 	if stored {
 		q.progressed = q.now()
 	}

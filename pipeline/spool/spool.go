@@ -116,10 +116,10 @@ func Open(ctx context.Context, cfg Config) (*Spool, error) {
 
 func (s *Spool) start(ctx context.Context) (*writer, error) {
 	st, err := openStore(ctx, &s.cfg)
-	if isFull(err) && s.disk.release() {
+	if err != nil && (isFull(err) || s.disk.short(0)) && s.disk.release() {
 		st, err = openStore(ctx, &s.cfg)
 	}
-	if isCorrupt(err) && !s.disk.short(0) {
+	if isCorrupt(err) {
 		aside, moveErr := moveAside(filepath.Join(s.cfg.Dir, "store"))
 		if moveErr != nil {
 			return nil, errors.Join(err, moveErr)

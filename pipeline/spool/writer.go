@@ -22,6 +22,7 @@ const (
 	gaugesAfter     = time.Second
 	maxRepairWait   = 5 * time.Second
 	finishTimeout   = 5 * time.Second
+	suspectAfter    = 5 // failed repairs on a full disk, until the files are thought to be corrupt
 )
 
 // A pending message is sent and not known to be stored. It is kept until then.
@@ -216,7 +217,7 @@ func (w *writer) pause(ctx context.Context) {
 func (w *writer) reopen(ctx context.Context) (*store, jetstream.StreamState, error) {
 	s := w.s
 	st, err := openStore(ctx, &s.cfg)
-	if isCorrupt(err) && !s.disk.short(0) {
+	if isCorrupt(err) && (w.failures > suspectAfter || !s.disk.short(0)) {
 		if _, moveErr := moveAside(filepath.Join(s.cfg.Dir, "store")); moveErr != nil {
 			return nil, jetstream.StreamState{}, errors.Join(err, moveErr)
 		}
