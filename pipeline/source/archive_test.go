@@ -77,7 +77,7 @@ func gzipped(t *testing.T, data []byte) string {
 // A bomb is left at the limit, at once and with little memory: the rest is unread and told to be.
 func TestBomb(t *testing.T) {
 	path := logPath(t)
-	write(t, path, gzipped(t, make([]byte, 64<<20)))
+	write(t, path, gzipped(t, make([]byte, 16<<20)))
 	l := limits{archive: 1 << 20, ratio: 10}
 	r, err := openLimited(path, l)
 	if err != nil {
@@ -107,13 +107,13 @@ func TestRestartWithDamagedArchive(t *testing.T) {
 			if kind == "damaged" {
 				packed = packed[:len(packed)/2]
 			} else {
-				packed = gzipped(t, append([]byte(text(lines[:20000])), make([]byte, 256<<20)...))
+				packed = gzipped(t, append([]byte(text(lines[:20000])), make([]byte, 16<<20)...))
 				want = slices.Clone(lines[:20000])
 			}
 			write(t, path+".1.gz", packed)
 			write(t, path, text(lines[20000:]))
 			f := newFiles(testConfig(path), testRuntime(), nil)
-			f.limits.archive, f.limits.ratio = 8<<20, 2
+			f.limits.archive, f.limits.ratio = 4<<20, 1
 			stop = run(t, f, s)
 			defer stop()
 			until(t, func() bool { return slices.Contains(s.all(), lines[39999]) }, func() string { return "not read on" })

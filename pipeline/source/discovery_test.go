@@ -212,7 +212,7 @@ func TestInotifyUsedUp(t *testing.T) {
 func TestManyFiles(t *testing.T) {
 	dir, s := t.TempDir(), newSpool(t)
 	const count = 2000
-	big := text(number(0, 400000))
+	big := text(number(0, 200000))
 	write(t, filepath.Join(dir, "a.log"), big)
 	for i := range count {
 		write(t, filepath.Join(dir, fmt.Sprintf("b%d.log", i)), fmt.Sprintf("b%d 1\nb%d 2\n", i, i))
@@ -222,14 +222,14 @@ func TestManyFiles(t *testing.T) {
 	f := newFiles(cfg, testRuntime(), nil)
 	f.limits.turn = blockSize
 	stop := run(t, f, s)
-	until(t, func() bool { return s.count() >= 400000+2*count }, func() string { return fmt.Sprint(s.count()) })
+	until(t, func() bool { return s.count() >= 200000+2*count }, func() string { return fmt.Sprint(s.count()) })
 	s.mu.Lock()
 	place := len(s.order)
 	s.mu.Unlock()
 	if place != count+1 {
 		t.Errorf("%d streams, want %d", place, count+1)
 	}
-	if got := s.lastIndex("b"); got > 395000 {
+	if got := s.lastIndex("b"); got > 195000 {
 		t.Errorf("the last small file was read after %d lines: it waited for the big one", got)
 	}
 	stop()

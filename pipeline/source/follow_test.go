@@ -47,7 +47,9 @@ func TestFollowsSlowFile(t *testing.T) {
 	if n := s.streams[s.Streams("")[0]].blocks; n > 2000 {
 		t.Errorf("%d blocks for %d lines", n, len(lines))
 	}
+	put(t, w, "90000000 after\n")
 	f.untilFollowing(t, 1)
+	s.want(append(lines, "90000000 after"))
 }
 
 // What comes faster than the library reads is read in blocks.

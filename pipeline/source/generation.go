@@ -42,14 +42,15 @@ type generation struct {
 	stream  *pipeline.Stream
 	pending []pipeline.Skip // to be told first
 
-	off    int64  // lines up to here were handed on
-	over   int64  // how far behind off and cutAt an over-long line was passed over
-	anchor []byte // the bytes right before off: what tells that the file was truncated and grew again
-	loner  bool   // the library must not follow it: its file system may fail on stat
-	nth    int    // see streamID
-	reborn bool   // it was written over another, whose hash was past
-	past   uint64
-	lost   int64 // bytes that came behind off and are in no file any more
+	off     int64  // lines up to here were handed on
+	over    int64  // how far behind off and cutAt an over-long line was passed over
+	anchor  []byte // the bytes right before off: what tells that the file was truncated and grew again
+	scratch []byte
+	loner   bool // the library must not follow it: its file system may fail on stat
+	nth     int  // see streamID
+	reborn  bool // it was written over another, whose hash was past
+	past    uint64
+	lost    int64 // bytes that came behind off and are in no file any more
 
 	// Shared, under files.mu.
 	busy     bool        // queued or being read
@@ -177,9 +178,11 @@ func sameInode(streamID string, id fileID) bool {
 // each read and before what was read is handed on: the bytes are then those of this generation, not of one
 // that was written over it.
 func (g *generation) unchanged() bool {
-	var scratch [headLimit]byte
-	return same(g.file, g.start, g.head, scratch[:]) &&
-		same(g.file, g.off-int64(len(g.anchor)), g.anchor, scratch[:])
+	if g.scratch == nil {
+		g.scratch = make([]byte, max(headLimit, anchorLimit))
+	}
+	return same(g.file, g.start, g.head, g.scratch) &&
+		same(g.file, g.off-int64(len(g.anchor)), g.anchor, g.scratch)
 }
 
 func same(f io.ReaderAt, at int64, want, scratch []byte) bool {
