@@ -260,8 +260,10 @@ func (e *Engine) judge(key episodeKey, d Detector, f Finding, p *pane.Pane, res 
 		}}
 		e.episodes[key] = ep
 		site := f.Labels.Get("site")
-		if e.incidents[site] == nil {
+		if view := e.incidents[site]; view == nil {
 			e.incidents[site] = e.incident(site, min(onset, p.Start), p.End)
+		} else {
+			e.reach(site, view, onset)
 		}
 	}
 	x := &ep.detection
@@ -307,13 +309,22 @@ func (e *Engine) incident(site string, start, end int64) *pane.Pane {
 	return view
 }
 
+// reach begins the view of an incident earlier: what is noticed second may have begun first.
+func (e *Engine) reach(site string, view *pane.Pane, onset int64) {
+	for _, p := range slices.Backward(e.ring) {
+		if p.Start >= onset && p.End <= view.Start {
+			e.grow(site, view, p)
+		}
+	}
+}
+
 // grow adds a pane to the view of an incident.
 func (e *Engine) grow(site string, view *pane.Pane, p *pane.Pane) {
 	scope := PerSite
 	if site == "" {
 		scope = Cluster
 	}
-	view.Widen(view.Start, max(view.End, p.End))
+	view.Widen(min(view.Start, p.Start), max(view.End, p.End))
 	pane.Merge(view, part(p, scope, site))
 	view.Fold(maxSites, maxCells)
 }

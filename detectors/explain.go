@@ -173,11 +173,11 @@ func (w *Window) explainWorkers(e *Evidence, site string, match func(pane.Key) b
 	e.WorkerSecondsLower, e.WorkerSecondsUpper = N(seconds(c.Busy.Lower)), N(seconds(c.Busy.Upper))
 	lower, upper := w.busy(site, isClient)
 	e.BusyWorkersLower, e.BusyWorkersUpper = N(lower), N(upper)
-	if upper > 0 {
-		e.WorkerSecondsShare = N(float64(c.Busy.Upper) / float64(w.View.End-w.View.Start) / upper)
+	if lower > 0 {
+		e.WorkerSecondsShare = N(float64(c.Busy.Lower) / float64(w.View.End-w.View.Start) / lower)
 	}
 	// Without this class the others would not have queued behind it, so their time is what it usually is.
-	without, known := 0.0, false
+	without, known := int64(0), false // ns, whose sum no order of the cells changes
 	for k, cell := range w.cells(site) {
 		if match(k) || !isClient(k) {
 			continue
@@ -188,10 +188,10 @@ func (w *Window) explainWorkers(e *Evidence, site string, match func(pane.Key) b
 		} else if cell.Requests > 0 {
 			each = seconds(cell.Busy.Lower) / float64(cell.Requests)
 		}
-		without += each * float64(cell.Requests) / w.Minutes() / 60
+		without += int64(each * float64(cell.Requests) * float64(time.Second))
 	}
 	if known {
-		e.CounterfactualBusyWorkers = N(without)
+		e.CounterfactualBusyWorkers = N(float64(without) / float64(w.View.End-w.View.Start))
 	}
 }
 
