@@ -124,7 +124,7 @@ func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error)
 	}
 	manager, err := alerts.NewManager(alerts.Config{
 		Rules: c.ConfiguredRules(), Detectors: detectors.Names(), Registerer: reg,
-		Controls: func(site string) []string { return controls[site] },
+		Controls: func(site string) []string { return controls[site] }, MinFiring: c.MinFiring,
 	})
 	if err != nil {
 		return nil, err

@@ -27,6 +27,7 @@ type Config struct {
 	Pane           time.Duration   `yaml:"pane"`
 	Detectors      DetectorConfigs `yaml:"detectors"`
 	Rules          []RuleConfig    `yaml:"rules"`
+	MinFiring      time.Duration   `yaml:"min_firing"` // an alert fires for this long at least
 	Redact         RedactConfig    `yaml:"redact"`
 	Spool          SpoolConfig     `yaml:"spool"`
 	Loki           loki.Config     `yaml:"loki"`
@@ -212,6 +213,7 @@ func defaults() *Config {
 		Timezone:     Zone{time.UTC},
 		SiteDefaults: SiteDefaults{Pool: PoolConfig{ReclaimTimeout: time.Minute}},
 		Pane:         10 * time.Second,
+		MinFiring:    2 * time.Minute,
 		Redact:       RedactConfig{Query: "mask", Client: "keep"},
 		Spool:        SpoolConfig{Dir: "/var/lib/squall", MaxBytes: 2 << 30, MaxAge: 72 * time.Hour},
 		Loki:         loki.DefaultConfig(),

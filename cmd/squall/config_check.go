@@ -22,6 +22,9 @@ func (c *Config) check() configErrors {
 	if c.Pane < time.Second || time.Minute%c.Pane != 0 {
 		errs.add(c.root.place("pane"), "pane is %s: it must be at least 1s and divide a minute, as 1s, 5s, 10s or 30s do", c.Pane)
 	}
+	if c.MinFiring < time.Second {
+		errs.add(c.root.place("min_firing"), "min_firing is below 1s: write more than Alertmanager's group_wait, or it may never tell of an alert")
+	}
 	oneOf(&errs, c.root.place("redact", "query"), "redact.query", c.Redact.Query, "mask", "drop", "keep")
 	oneOf(&errs, c.root.place("redact", "client"), "redact.client", c.Redact.Client, "keep", "truncate", "hmac")
 	if c.Spool.MaxBytes < 1<<20 {
