@@ -94,7 +94,7 @@ func startAlertmanager(t *testing.T, receivers string) (base string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := strings.NewReplacer("http://127.0.0.1:9095", receivers, "group_wait: 10s", "group_wait: 1s").Replace(string(text))
+	config := strings.NewReplacer("http://127.0.0.1:9095", receivers, "group_wait: 10s", "group_wait: 1s", "group_interval: 1m", "group_interval: 1s").Replace(string(text))
 	dir := t.TempDir()
 	file := filepath.Join(dir, "alertmanager.yml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
