@@ -210,6 +210,7 @@ func (d *service) run(ctx context.Context, ready func()) error {
 	d.snapshot()
 	close(d.saves)
 	<-saved
+	err = errors.Join(err, d.flush()) // the next service's sources begin where the spool ends
 	stopSending()
 	senders.Wait()
 	return errors.Join(err, sendErr, shipErr)
@@ -369,6 +370,15 @@ func (d *service) save() {
 			d.log.Warn("the state was not saved", zap.Error(err))
 		}
 	}
+}
+
+func (d *service) flush() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	if err := d.store.Flush(ctx); err != nil {
+		return fmt.Errorf("store the last lines: %w", err)
+	}
+	return nil
 }
 
 func (d *service) put(state []byte) error {
