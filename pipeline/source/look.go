@@ -18,8 +18,12 @@ import (
 	"github.com/squall-sre/squall/pipeline"
 )
 
-// lookShare bounds what looking costs: the rest after a look is so many times as long as the look.
-const lookShare = 20
+// lookShare bounds what looking costs: the rest after a look is so many times as long as the look, up to
+// maxRest: the first look at an archive takes long, and none may make squall look away for long.
+const (
+	lookShare = 20
+	maxRest   = time.Second
+)
 
 // discover looks at paths and sizes until ctx ends. It reads nothing but first bytes.
 func (f *files) discover(ctx context.Context) error {
@@ -32,8 +36,9 @@ func (f *files) discover(ctx context.Context) error {
 	for {
 		began := f.rt.Now()
 		f.look(hint)
-		rest := time.NewTimer(max(f.rt.Poll, lookShare*f.rt.Now().Sub(began)))
-		least := time.NewTimer(max(f.rt.Poll/10, lookShare*f.rt.Now().Sub(began)))
+		share := min(lookShare*f.rt.Now().Sub(began), maxRest)
+		rest := time.NewTimer(max(f.rt.Poll, share))
+		least := time.NewTimer(max(f.rt.Poll/10, share))
 		select {
 		case <-ctx.Done():
 			return nil
