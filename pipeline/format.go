@@ -18,6 +18,7 @@ type Item struct {
 	Events []Event
 	Reason Reason // why Failed
 	Column int    // for Failed: the byte in the line at which it stopped fitting, from 0
+	Rest   []byte // the end of a line that holds several records, from the next of them on; nil: nothing is left
 
 	// Set by the road.
 	Line     []byte // the logical line, without its line end, framing removed
@@ -65,6 +66,7 @@ var Reasons = []Reason{
 type Format interface {
 	// Parse fills item from line, which holds no line end. It never fails otherwise than by setting
 	// item.Kind to Failed and item.Reason; it keeps nothing of line but what item holds. item was Reset.
+	// When it sets item.Rest, the item stands for the bytes before, and Rest is parsed as a line of its own.
 	Parse(line []byte, item *Item)
 }
 

@@ -64,11 +64,14 @@ func NewRoad(cfg RoadConfig) *Road {
 
 // Emit takes a block down the road: it is the Emit of a source.
 func (r *Road) Emit(b *Block) error {
+	w := r.work(b)
+	if len(b.Data) == 0 && !b.Last {
+		return r.cfg.Take(w) // a position or skips alone: the stream's first line is still to come
+	}
 	l, err := r.lane(b)
 	if err != nil {
 		return err
 	}
-	w := r.work(b)
 	for start := 0; start < len(w.data); {
 		end := len(w.data)
 		if i := bytes.IndexByte(w.data[start:], '\n'); i >= 0 {
@@ -174,8 +177,21 @@ func (r *Road) physical(l *lane, w *Work, line []byte, offset int64) {
 	}
 }
 
-// logical parses, enriches and stores one line. A reason says that the framing has already refused it.
+// logical parses, enriches and stores one line, which may hold several records. A reason says that the framing
+// has already refused it.
 func (r *Road) logical(l *lane, w *Work, line []byte, offset, frame int64, reason Reason) {
+	for {
+		rest := r.item(l, w, line, offset, frame, reason)
+		if len(rest) == 0 {
+			return
+		}
+		offset += int64(len(line) - len(rest))
+		line = rest
+	}
+}
+
+// item makes one Item of the line, and gives back what the line holds beyond it.
+func (r *Road) item(l *lane, w *Work, line []byte, offset, frame int64, reason Reason) (rest []byte) {
 	if len(w.Items) < cap(w.Items) {
 		w.Items = w.Items[:len(w.Items)+1]
 	} else {
@@ -190,6 +206,10 @@ func (r *Road) logical(l *lane, w *Work, line []byte, offset, frame int64, reaso
 	default:
 		item.Time = frame // a format that has no time of its own may look at it
 		l.format.Parse(line, item)
+		if n := len(item.Rest); n > 0 && n < len(line) {
+			rest = item.Rest
+			item.Line = line[: len(line)-n : len(line)-n]
+		}
 	}
 	l.date(item, frame)
 	switch item.Kind {
@@ -205,6 +225,7 @@ func (r *Road) logical(l *lane, w *Work, line []byte, offset, frame int64, reaso
 	if r.cfg.Redactor != nil {
 		r.enter(l, w, item)
 	}
+	return rest
 }
 
 // date gives the item its time: its own, else the frame's, else that of the line before.
