@@ -76,14 +76,16 @@ func parseAll(t testing.TB, cfg Config, data []byte) (printed []string, failed [
 	}
 	var item pipeline.Item
 	take := func(line []byte) {
-		item.Reset()
-		f.Parse(line, &item)
-		if item.Kind == pipeline.Failed {
-			failed = append(failed, item.Reason)
-		}
-		for _, object := range bytes.Split(bytes.TrimSuffix(AppendJSON(nil, &item), []byte("\n")), []byte("\n")) {
-			if len(object) > 0 {
-				printed = append(printed, string(object))
+		for ; line != nil; line = item.Rest {
+			item.Reset()
+			f.Parse(line, &item)
+			if item.Kind == pipeline.Failed {
+				failed = append(failed, item.Reason)
+			}
+			for _, object := range bytes.Split(bytes.TrimSuffix(AppendJSON(nil, &item), []byte("\n")), []byte("\n")) {
+				if len(object) > 0 {
+					printed = append(printed, string(object))
+				}
 			}
 		}
 	}

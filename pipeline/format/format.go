@@ -39,6 +39,8 @@ var kinds = map[string]kind{
 	"nginx_json":     {newNginxJSON, 35},
 	"php_fpm":        {newPHPFPM, 70},
 	"pod_status":     {newPodStatus, 20},
+	"traefik":        {family(newTraefikJSON), 0},
+	"traefik_json":   {newTraefikJSON, 31},
 }
 
 // auto and mixed (files of several formats) are not in the table, since they are made of it.

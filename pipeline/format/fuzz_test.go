@@ -14,6 +14,9 @@ import (
 // checkItem holds what every Item must be, whatever the line was.
 func checkItem(t *testing.T, name string, line []byte, item *pipeline.Item) {
 	t.Helper()
+	if n := len(item.Rest); item.Rest != nil && (n == 0 || n >= len(line) || !bytes.HasSuffix(bytes.TrimRight(line, "\r\n"), item.Rest)) {
+		t.Fatalf("%s: %q left of %q", name, item.Rest, line)
+	}
 	switch item.Kind {
 	case pipeline.Failed:
 		if !slices.Contains(pipeline.Reasons, item.Reason) {
@@ -70,9 +73,11 @@ func FuzzFormats(f *testing.F) {
 			var item pipeline.Item
 			for line := range bytes.SplitSeq(data, []byte("\n")) {
 				kept := bytes.Clone(line)
-				item.Reset()
-				format.Parse(line, &item)
-				checkItem(t, name, line, &item)
+				for rest := line; rest != nil; rest = item.Rest {
+					item.Reset()
+					format.Parse(rest, &item)
+					checkItem(t, name, rest, &item)
+				}
 				if !bytes.Equal(kept, line) {
 					t.Fatalf("%s wrote into its line", name)
 				}

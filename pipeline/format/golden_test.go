@@ -77,18 +77,20 @@ func golden(t *testing.T, cfg Config, data []byte) []byte {
 		case line == nil:
 			fmt.Fprintf(&out, "line %d: part\n", i+1)
 		default:
-			item.Reset()
-			f.Parse(line, &item)
-			switch item.Kind {
-			case pipeline.Failed:
-				fmt.Fprintf(&out, "line %d: %s at %d\n", i+1, item.Reason, item.Column)
-			case pipeline.Ignored:
-				fmt.Fprintf(&out, "line %d: ignored\n", i+1)
-			default:
-				if start != offset {
-					fmt.Fprintf(&out, "line %d: begins at %d\n", i+1, start)
+			for ; line != nil; line = item.Rest {
+				item.Reset()
+				f.Parse(line, &item)
+				switch item.Kind {
+				case pipeline.Failed:
+					fmt.Fprintf(&out, "line %d: %s at %d\n", i+1, item.Reason, item.Column)
+				case pipeline.Ignored:
+					fmt.Fprintf(&out, "line %d: ignored\n", i+1)
+				default:
+					if start != offset {
+						fmt.Fprintf(&out, "line %d: begins at %d\n", i+1, start)
+					}
+					out.Write(AppendJSON(nil, &item))
 				}
-				out.Write(AppendJSON(nil, &item))
 			}
 		}
 		offset += int64(len(physical) + 1)

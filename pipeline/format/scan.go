@@ -30,7 +30,7 @@ func (a *arena) take(n int) []byte {
 
 // again makes item ready for another try at the same line: what the road set stays.
 func again(item *pipeline.Item) {
-	item.Kind, item.Reason, item.Column = pipeline.Failed, "", 0
+	item.Kind, item.Reason, item.Column, item.Rest = pipeline.Failed, "", 0, nil
 	item.Events = item.Events[:0]
 	item.Record.Reset()
 }
