@@ -42,6 +42,7 @@ func TestAutoChooses(t *testing.T) {
 		"kubelet":       kubeletLineText,
 		"k8s_event":     eventLineText,
 		"pod_status":    podRowText,
+		"haproxy":       `203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET / HTTP/1.1"`,
 	} {
 		a := newAuto(t)
 		if item := parse(a, line); item.Kind == pipeline.Failed {

@@ -29,6 +29,11 @@ type kind struct {
 var kinds = map[string]kind{
 	"alb":            {newALB, 30},
 	"elb_classic":    {newALB, 0},
+	"haproxy":        {newHAProxy, 25},
+	"haproxy_clf":    {newHAProxyCLF, 0},
+	"haproxy_http":   {newHAProxyHTTP, 0},
+	"haproxy_https":  {newHAProxyHTTPS, 0},
+	"haproxy_tcp":    {newHAProxyTCP, 0},
 	"ingress_nginx":  {newIngressNginx, 40},
 	"k8s_event":      {newK8sEvent, 10},
 	"k8s_event_json": {newK8sEvent, 0},

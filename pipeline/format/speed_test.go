@@ -20,6 +20,10 @@ var speedLines = []struct{ name, line string }{
 	{"nginx", combinedLineText},
 	{"auto", combinedLineText},
 	{"auto", albLineText},
+	{"haproxy_http", `Mar  6 12:14:14 lb1 haproxy[14389]: 203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe_https~ shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {shop.example.com|Mozilla/5.0 (X11; Linux x86_64) #22} "GET https://shop.example.com/checkout/4711?step=#222 HTTP/2.0"`},
+	{"haproxy_https", `203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe_https~ shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {shop.example.com|Mozilla/5.0 (X11; Linux x86_64) #22} "GET https://shop.example.com/checkout/4711?step=#222 HTTP/2.0" 0/0000000000000000/0/0/0 shop.example.com/TLSv1.3/TLS_AES_256_GCM_SHA384`},
+	{"haproxy_clf", `203.0.113.7 - - [06/Mar/2026:12:14:14 +0000] "GET /clf HTTP/1.1" 200 73 "" "" 60540 797 "fe_clf" "shop" "web1" 0 0 0 7 7 ---- 1 1 0 0 0 0 0 "" "" `},
+	{"haproxy", `203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe_https~ shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {shop.example.com|Mozilla/5.0 (X11; Linux x86_64) #22} "GET https://shop.example.com/checkout/4711?step=#222 HTTP/2.0"`},
 	{"nginx_combined", `2001:db8::7 - - [29/Mar/2026:00:26:24 +0100] "GET /q?x=\x22y\x22 HTTP/1.1" 499 0 "-" "he said \x22hi\x22"`},
 }
 
