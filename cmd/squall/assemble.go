@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +27,7 @@ func families() Families {
 		Source: func(_ string, decode func(any) error) error {
 			_, err := source.New(decode, source.Runtime{
 				Name: "check", Logger: zap.NewNop(), Metrics: source.NewMetrics(prometheus.NewRegistry()), Now: time.Now,
+				Stdin: strings.NewReader(""),
 			})
 			return err
 		},
@@ -198,17 +200,12 @@ func framedByRuntime(line []byte) bool {
 
 // loadConfig reads and validates a file; "" gives the embedded default.
 func loadConfig(path string, env func(string) (string, bool)) (*Config, error) {
-	c := Default()
-	if path != "" {
-		var err error
-		if c, err = LoadConfig(path, env); err != nil {
-			return nil, usageError(err)
-		}
+	if path == "" {
+		c := Default()
+		return c, usageIf(c.Validate(families()))
 	}
-	if err := c.Validate(families()); err != nil {
-		return nil, usageError(err)
-	}
-	return c, nil
+	c, err := LoadValid(path, env, families())
+	return c, usageIf(err)
 }
 
 // newRedactor builds the redaction.
