@@ -98,7 +98,7 @@ type Evidence struct {
 	PoolWorkers                Num            `json:"pool_workers,omitzero"`
 	WorkerSecondsLower         Num            `json:"worker_seconds_lower,omitzero"`
 	WorkerSecondsUpper         Num            `json:"worker_seconds_upper,omitzero"`
-	WorkerSecondsShare         Num            `json:"worker_seconds_share,omitzero"` // of the site's, by the lower bound
+	WorkerSecondsShare         Num            `json:"worker_seconds_share,omitzero"` // of the site's, by the upper bound: it does not hang on how patient clients are
 	CounterfactualBusyWorkers  Num            `json:"counterfactual_busy_workers,omitzero"`
 	RepeatFactor               Num            `json:"repeat_factor,omitzero"`
 	TTLSeconds                 Num            `json:"ttl_seconds,omitzero"`

@@ -173,8 +173,8 @@ func (w *Window) explainWorkers(e *Evidence, site string, match func(pane.Key) b
 	e.WorkerSecondsLower, e.WorkerSecondsUpper = N(seconds(c.Busy.Lower)), N(seconds(c.Busy.Upper))
 	lower, upper := w.busy(site, isClient)
 	e.BusyWorkersLower, e.BusyWorkersUpper = N(lower), N(upper)
-	if lower > 0 {
-		e.WorkerSecondsShare = N(float64(c.Busy.Lower) / float64(w.View.End-w.View.Start) / lower)
+	if upper > 0 {
+		e.WorkerSecondsShare = N(float64(c.Busy.Upper) / float64(w.View.End-w.View.Start) / upper)
 	}
 	// Without this class the others would not have queued behind it, so their time is what it usually is.
 	without, known := int64(0), false // ns, whose sum no order of the cells changes
