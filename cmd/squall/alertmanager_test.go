@@ -127,15 +127,21 @@ func startAlertmanager(t *testing.T, receivers string) (base string) {
 	return base
 }
 
-// eventually waits until a thing is so.
+// eventually waits a minute until a thing is so.
 func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	within(t, time.Minute, what, so)
+}
+
+// within waits until a thing is so.
+func within(t *testing.T, limit time.Duration, what string, so func() bool) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(limit)
 	for !so() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after a minute it is still not so: %s", what)
+			t.Fatalf("after %s it is still not so: %s", limit, what)
 		}
 		<-tick.C
 	}

@@ -45,6 +45,9 @@ func squallProgram(t *testing.T) string {
 		if built.dir, built.err = os.MkdirTemp("", "squall-e2e-"); built.err != nil {
 			return
 		}
+		if built.err = os.Chmod(built.dir, 0o755); built.err != nil { // others run it too
+			return
+		}
 		args := []string{"build", "-o", filepath.Join(built.dir, "squall")}
 		if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 			args = append(args, "-race")
@@ -86,14 +89,22 @@ type program struct {
 	base           string        // http://address, of `squall run`
 }
 
+// surroundings are what a program finds when it starts.
+type surroundings struct {
+	stdin io.Reader
+	env   []string
+	user  *syscall.Credential // nil: the user of the tests
+}
+
 // launch starts `squall args...` as it is; a test that ends kills what is left.
-func launch(t *testing.T, stdin io.Reader, env []string, args ...string) *program {
+func launch(t *testing.T, in surroundings, args ...string) *program {
 	t.Helper()
 	p := &program{
 		t: t, cmd: exec.Command(squallProgram(t), args...), stdout: &output{}, stderr: &output{}, ended: make(chan struct{}),
 	}
-	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "NOTIFY_SOCKET=") }), env...)
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, p.stdout, p.stderr
+	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "NOTIFY_SOCKET=") }), in.env...)
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = in.stdin, p.stdout, p.stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: in.user}
 	p.cmd.WaitDelay = 5 * time.Second
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -122,9 +133,9 @@ func write(t *testing.T, path, text string) {
 }
 
 // runSquall starts `squall run` with dir/squall.yaml on a free port and waits until it reads.
-func runSquall(t *testing.T, dir string, stdin io.Reader, env ...string) *program {
+func runSquall(t *testing.T, dir string, in surroundings) *program {
 	t.Helper()
-	p := launch(t, stdin, env, "run", "--config", filepath.Join(dir, "squall.yaml"), "--web.listen-address", "127.0.0.1:0")
+	p := launch(t, in, "run", "--config", filepath.Join(dir, "squall.yaml"), "--web.listen-address", "127.0.0.1:0")
 	eventually(t, "squall tells its address", func() bool {
 		p.alive()
 		for _, e := range p.log("serving HTTP") {

@@ -75,7 +75,7 @@ func TestStormIsOnePageAndNoLineIsLost(t *testing.T) {
 	write(t, filepath.Join(dir, "squall.yaml"), stormConfig(web.log, filepath.Join(dir, "spool"), am, pushURL(logs)))
 
 	people := visitors().flow(t, web)
-	squall := runSquall(t, dir, nil)
+	squall := runSquall(t, dir, surroundings{})
 	eventually(t, "quiet panes are evaluated", func() bool { return squall.metric("squall_panes_closed_total") >= 5 })
 	check(t, "pages before the storm", len(pages.told("/pager", "firing")), 0)
 
@@ -102,7 +102,7 @@ func TestStormIsOnePageAndNoLineIsLost(t *testing.T) {
 	// squall is killed, and the log is rotated again while it is away.
 	squall.kill()
 	web.rotate(first, func() {})
-	squall = runSquall(t, dir, nil)
+	squall = runSquall(t, dir, surroundings{})
 	eventually(t, "the alert goes on", func() bool { return len(squall.alerts("StormHurting", "firing")) == 1 })
 	check(t, "starts_at after kill -9", squall.alerts("StormHurting", "firing")[0].StartsAt, began[0].StartsAt)
 	sent := `squall_notify_alerts_sent_total{notifier="alertmanager-2/` + strings.TrimPrefix(am, "http://") + `"}`

@@ -86,6 +86,7 @@ func (s *server) build(ctx context.Context, c *Config) (*service, error) {
 			return nil, err
 		}
 	}
+	reg.MustRegister(newInputStates(d))
 	return d, s.buildInputs(d, c, reg)
 }
 
@@ -101,7 +102,7 @@ func (s *server) newDispatcher(c *Config, reg prometheus.Registerer) (*notify.Di
 		peers = append(peers, made...)
 	}
 	return notify.NewDispatcher(notify.Config{
-		Peers: peers, Logger: s.log.Named("notify"), Registerer: reg, Now: time.Now, Drain: stopGrace,
+		Peers: peers, Logger: s.log, Registerer: reg, Now: time.Now, Drain: stopGrace,
 	}), nil
 }
 
@@ -134,7 +135,7 @@ func (s *server) buildInputs(d *service, c *Config, reg prometheus.Registerer) e
 	metrics := source.NewMetrics(reg)
 	for _, sc := range c.Sources {
 		src, err := source.New(sc.Kind.Decode, source.Runtime{
-			Name: sc.Name, Logger: s.log.Named("source"), Metrics: metrics, Now: time.Now, Stdin: s.stdin,
+			Name: sc.Name, Logger: s.log, Metrics: metrics, Now: time.Now, Stdin: s.stdin,
 		})
 		if err != nil {
 			return fmt.Errorf("source %s: %w", sc.Name, err)
@@ -435,6 +436,7 @@ func (d *service) reread(ctx context.Context, from int64) error {
 		roads[in.name] = pipeline.NewRoad(cfg)
 	}
 	return d.store.Read(ctx, spool.Range{Events: from}, func(b *pipeline.Batch) error {
+		d.beat.Store(true)
 		road := roads[b.Stream.Input]
 		if road == nil {
 			return nil // the source is configured no more

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// nobody is a user who may not read everything: root may, and a file that cannot be read needs one who may not.
+// The folder becomes theirs.
+func nobody(t *testing.T, dir string) *syscall.Credential {
+	t.Helper()
+	if os.Getuid() != 0 {
+		return nil
+	}
+	const id = 65534
+	for _, err := range []error{os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, id, id), os.Chown(filepath.Join(dir, "squall.yaml"), id, id)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &syscall.Credential{Uid: id, Gid: id}
+}
+
+func TestFilesThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	var paths []string
+	for _, name := range []string{"access.log", "missing.log", "locked.log", "vanishing.log", "directory.log", "folder/*.log"} {
+		paths = append(paths, fmt.Sprintf("%q", at(name)))
+	}
+	write(t, at("squall.yaml"), fmt.Sprintf("sources: [{name: balancer, type: file, paths: [%s], lateness: 1s}]\nspool: {dir: %q}\n",
+		strings.Join(paths, ", "), at("spool"))+compressed)
+	text := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			b.WriteString(logLine(time.Now(), http.MethodGet, i))
+		}
+		return b.String()
+	}
+	user := nobody(t, dir)
+	for _, name := range []string{"directory.log", "folder"} {
+		if err := os.Mkdir(at(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func(name string, n int, mode os.FileMode) {
+		t.Helper()
+		if err := os.WriteFile(at(name), []byte(text(n)), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open("locked.log", 11, 0)
+	open("vanishing.log", 12, 0o644)
+	open("folder/a.log", 13, 0o644)
+	people := startLogger(t, at("access.log"), http.MethodGet, 100*time.Millisecond)
+	squall := runSquall(t, dir, surroundings{user: user})
+	state := func(name string) string {
+		s, _ := squall.source(at(name))
+		return s.State
+	}
+	files := func(state string) float64 {
+		return squall.metric(fmt.Sprintf("squall_source_files{input=%q,state=%q}", "balancer", state))
+	}
+	const read = `squall_lines_read_total{source="balancer"}`
+	eventually(t, "what can be read is read", func() bool { return squall.metric(read) >= 12+13 })
+	check(t, "missing.log", state("missing.log"), "missing")
+	check(t, "locked.log", state("locked.log"), "unreadable")
+	check(t, "directory.log", state("directory.log"), "unreadable")
+	check(t, "files missing", files("missing"), 1.0)
+	check(t, "files unreadable", files("unreadable"), 2.0)
+
+	for _, name := range []string{"vanishing.log", "folder"} {
+		if err := os.RemoveAll(at(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "a removed file is missed", func() bool { return state("vanishing.log") == "missing" && state("folder/a.log") != "idle" })
+	panes := squall.metric("squall_panes_closed_total")
+	eventually(t, "detection goes on", func() bool { return squall.metric("squall_panes_closed_total") > panes+2 })
+
+	if err := os.Chmod(at("locked.log"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	open("missing.log", 14, 0o644)
+	open("vanishing.log", 15, 0o644)
+	if err := os.Mkdir(at("folder"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	open("folder/b.log", 16, 0o644)
+	eventually(t, "what is back is read", func() bool {
+		return files("unreadable") == 1 && files("missing") == 0 && squall.metric(read) >= 11+12+13+14+15+16
+	})
+	people.stop()
+	total := float64(11 + 12 + 13 + 14 + 15 + 16 + len(lines(t, at("access.log"))))
+	eventually(t, "every line is read", func() bool { return squall.metric(read) >= total })
+	check(t, "lines read", squall.metric(read), total)
+
+	told := func(msg, name string) (n int) {
+		for _, e := range squall.log(msg) {
+			if e["path"] == at(name) {
+				n++
+			}
+		}
+		return n
+	}
+	check(t, "how often missing.log is told", told("file is missing", "missing.log"), 1)
+	check(t, "how often vanishing.log is told", told("file is missing", "vanishing.log"), 1)
+	check(t, "how often locked.log is told", told("cannot open file, trying on", "locked.log"), 1)
+	check(t, "how often directory.log is told", told("cannot open file, trying on", "directory.log"), 1)
+	check(t, "exit code", squall.stop(syscall.SIGTERM), 0)
+}
+
+// bomb is an archive of n times 16 MiB of nothing.
+func bomb(t *testing.T, n int) []byte {
+	t.Helper()
+	var member bytes.Buffer
+	z := gzip.NewWriter(&member)
+	if _, err := z.Write(make([]byte, 16<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Repeat(member.Bytes(), n)
+}
+
+// Whatever stands in a log, squall lives, counts it, and goes on detecting.
+func TestHostileLogs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	log := filepath.Join(dir, "access.log")
+	write(t, filepath.Join(dir, "squall.yaml"), fileYAML(log+"*", filepath.Join(dir, "spool"), ""))
+	now := time.Now()
+	hostile := []string{
+		logLine(now, http.MethodGet, 1),
+		logLine(now.AddDate(1, 0, 0), http.MethodGet, 2), // a clock that is off
+		logLine(now.AddDate(60, 0, 0), http.MethodGet, 3),
+		"GET /" + strings.Repeat("a", 10<<20) + "\n",
+		"\x00\x00\x00" + logLine(now, http.MethodGet, 4),
+		strings.Repeat("\x00", 5<<20) + "\n",
+		strings.Replace(logLine(now, http.MethodGet, 5), "/product/", "/\xff\xfe\xc0\x80/\x1b[31m/", 1),
+		"\xff\xfe\n", "\n", "\r\n", `{"request":` + strings.Repeat("[", 100000) + "\n",
+	}
+	write(t, log, strings.Join(hostile, ""))
+	if err := os.WriteFile(log+".2.gz", bomb(t, 80), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	squall := runSquall(t, dir, surroundings{})
+	heads := startLogger(t, log, http.MethodHead, 50*time.Millisecond)
+	eventually(t, "the storm behind it is seen", func() bool { squall.alive(); return len(squall.alerts("HeadStorm", "firing")) == 1 })
+	eventually(t, "the archive is given up", func() bool {
+		return squall.metric(`squall_source_errors_total{input="balancer",reason="archive"}`) > 0
+	})
+	heads.stop()
+	_, text := squall.get("/metrics")
+	t.Log(text)
+	check(t, "exit code", squall.stop(syscall.SIGTERM), 0)
+}
