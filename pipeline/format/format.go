@@ -29,12 +29,14 @@ type kind struct {
 var kinds = map[string]kind{
 	"alb":            {newALB, 30},
 	"elb_classic":    {newALB, 0},
+	"envoy_text":     {newEnvoyText, 27},
 	"haproxy":        {newHAProxy, 25},
 	"haproxy_clf":    {newHAProxyCLF, 0},
 	"haproxy_http":   {newHAProxyHTTP, 0},
 	"haproxy_https":  {newHAProxyHTTPS, 0},
 	"haproxy_tcp":    {newHAProxyTCP, 0},
 	"ingress_nginx":  {newIngressNginx, 40},
+	"istio_text":     {newIstioText, 26},
 	"k8s_event":      {newK8sEvent, 10},
 	"k8s_event_json": {newK8sEvent, 0},
 	"kubelet":        {newKubelet, 60},
@@ -45,6 +47,7 @@ var kinds = map[string]kind{
 	"php_fpm":        {newPHPFPM, 70},
 	"pod_status":     {newPodStatus, 20},
 	"traefik":        {family(newTraefikJSON), 0},
+	"traefik_clf":    {newTraefikCLF, 52},
 	"traefik_json":   {newTraefikJSON, 31},
 }
 

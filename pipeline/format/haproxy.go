@@ -387,7 +387,7 @@ func (f *haproxy) judge(r *pipeline.Record, server []byte, t [5]int64, flags []b
 	r.Upstream = backend
 	r.Reached = pipeline.No
 	tried := t[2] >= 0 || flags[1] != 'R' && flags[1] != 'Q' && flags[1] != 'T' // no connection while reading, queued, in the tarpit
-	if tried && len(name) > 0 && name[0] != '<' { // <NOSRV>, <STATS>, <PROMEX>
+	if tried && len(name) > 0 && name[0] != '<' {                               // <NOSRV>, <STATS>, <PROMEX>
 		r.Reached, r.Upstreams = pipeline.Yes, server
 		if t[3] >= 0 && r.Status != 0 {
 			r.UpstreamStatuses = append(r.UpstreamStatuses, r.Status)

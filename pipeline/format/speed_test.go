@@ -24,6 +24,9 @@ var speedLines = []struct{ name, line string }{
 	{"haproxy_https", `203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe_https~ shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {shop.example.com|Mozilla/5.0 (X11; Linux x86_64) #22} "GET https://shop.example.com/checkout/4711?step=#222 HTTP/2.0" 0/0000000000000000/0/0/0 shop.example.com/TLSv1.3/TLS_AES_256_GCM_SHA384`},
 	{"haproxy_clf", `203.0.113.7 - - [06/Mar/2026:12:14:14 +0000] "GET /clf HTTP/1.1" 200 73 "" "" 60540 797 "fe_clf" "shop" "web1" 0 0 0 7 7 ---- 1 1 0 0 0 0 0 "" "" `},
 	{"haproxy", `203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe_https~ shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {shop.example.com|Mozilla/5.0 (X11; Linux x86_64) #22} "GET https://shop.example.com/checkout/4711?step=#222 HTTP/2.0"`},
+	{"envoy_text", `[2026-03-29T00:26:24.310Z] "POST /api/v1/locations?x=1 HTTP/2" 204 - 154 0 226 100 "203.0.113.7,10.0.0.3" "Mozilla/5.0 (X11; "Linux")" "cc21d9b0-cf5c-432b-8c7e-98aeb7988cd2" "locations.example.com" "10.0.2.1:80"`},
+	{"istio_text", `[2026-03-29T00:26:24.310Z] "GET /status/418 HTTP/1.1" 418 - via_upstream - "-" 0 135 4 4 "-" "curl/8.5.0" "84961386-6d84-929d-98bd-c5aee93b5c88" "httpbin:8000" "10.44.1.27:80" outbound|8000||httpbin.foo.svc.cluster.local 10.44.1.23:37652 10.0.45.184:8000 203.0.113.7:46520 - default`},
+	{"traefik_clf", `203.0.113.7 - - [28/Mar/2026:23:26:24 +0000] "GET /a?x=1 HTTP/2.0" 200 533 "-" "foo \" bar" 4404 "shop@docker" "http://10.0.0.6:9000" 12ms`},
 	{"nginx_combined", `2001:db8::7 - - [29/Mar/2026:00:26:24 +0100] "GET /q?x=\x22y\x22 HTTP/1.1" 499 0 "-" "he said \x22hi\x22"`},
 }
 
