@@ -3,6 +3,7 @@ package alerts
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,6 +29,7 @@ var adviceRules = []struct {
 	{"own host", func(f *facts) bool { return f.self != nil && (f.alert.reads("self_loop") || f.head == nil) }, adviseSelf},
 	{"HEAD that reaches the origin", func(f *facts) bool { return f.head != nil && !answered(f) && !contradicted(f) }, adviseHead},
 	{"HEAD that is answered", func(f *facts) bool { return f.head != nil && answered(f) && !f.hurting }, adviseNothing},
+	{"one agent", func(f *facts) bool { return f.flood != nil }, adviseThrottle},
 	{"repeated reads", func(f *facts) bool { return readable(f) && f.sat.RepeatFactor.Get() >= 3 }, adviseCache},
 	{"one costly class", func(f *facts) bool { return f.class.share > broadShare }, adviseCostly},
 	{"broad", func(f *facts) bool { return f.hurting }, adviseBroad},
@@ -102,6 +104,24 @@ func known(ok bool, text func() string) string {
 		return ""
 	}
 	return text()
+}
+
+// adviseThrottle keys on the agent while it is one: the storm's next one may bring hundreds.
+func adviseThrottle(f *facts) []option {
+	e := f.flood
+	text := fmt.Sprintf("throttle by User-Agent, with 429 and Retry-After, as long as the storm keeps to one agent: this one makes %s requests a minute",
+		short(e.RequestsPerMinute.Get()))
+	if e.BaselinePerMinute.Get() > 0 {
+		text += fmt.Sprintf("; the busiest agent that people use is known to make %s", short(e.BaselinePerMinute.Get()))
+	}
+	limit := max(math.Ceil(e.BaselinePerMinute.Get()*1.8), 200)
+	if math.IsNaN(limit) {
+		limit = 200
+	}
+	snippet := fmt.Sprintf("limit_req_zone $http_user_agent zone=agent:10m rate=%.0fr/m;\n"+
+		"server {\n    limit_req zone=agent burst=50 nodelay;\n    limit_req_status 429;\n}", limit)
+	return []option{{Advice{Layer: layerNginx, Text: sentence(text, perAddress(e)), Snippet: snippet,
+		Verify: "the agent's requests are answered 429 above the limit, and no other agent's are"}, []string{"agent_throttle", "ua_throttle"}}}
 }
 
 func adviseNothing(f *facts) []option {

@@ -14,7 +14,7 @@ import (
 // What a share must be to carry a conclusion.
 const (
 	pinShare    = 0.5  // of the worker-seconds: this class pinned the origin
-	broadShare  = 0.3  // no class above it: broad, not one class (DOMAIN: the layer rules)
+	broadShare  = 0.3  // no class above it: broad, not one class
 	reachShare  = 0.5  // of a class's requests reached an upstream
 	calmRatio   = 0.8  // busy workers over the pool under which the origin would have been fine
 	fewRequests = 30.0 // a minute and address: below it a limit for each address catches people first
@@ -30,9 +30,9 @@ type facts struct {
 	gaps     []string // sources that lost lines, sorted
 	controls []string // what the site has in place
 
-	head, self, restart, sat *detectors.Evidence
-	hurting                  bool // clients leave, wait or workers are used up
-	class                    class
+	head, flood, self, restart, sat *detectors.Evidence
+	hurting                         bool // clients leave, wait or workers are used up
+	class                           class
 }
 
 // class is the method and route that hold most of the origin's worker time.
@@ -52,6 +52,7 @@ func (f *facts) prepare() {
 		return nil
 	}
 	f.head, f.self, f.restart, f.sat = of("head_storm"), of("self_loop"), of("restart_burst"), of("saturation")
+	f.flood = of("agent_flood")
 	f.hurting = of("client_abandon") != nil || of("latency") != nil || f.sat != nil
 	f.class = costliest(f.sat, of("latency"))
 }

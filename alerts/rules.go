@@ -56,13 +56,14 @@ var shipped = []Rule{
 		Severity: `head_storm.reached_upstream_ratio == 0 ? "info" : "warning"`,
 	},
 	{
-		Name: "StormHurting", When: "head_storm and (client_abandon or saturation)", Severity: string(Page),
+		Name: "StormHurting", When: "(head_storm or agent_flood) and (client_abandon or saturation)", Severity: string(Page),
 		While: "client_abandon or saturation", KeepFiringFor: keepFiring,
 	},
 	{
 		Name: "WorkersExhausted", When: "saturation and (client_abandon or latency)", Severity: string(Page),
 		For: time.Minute, KeepFiringFor: keepFiring,
 	},
+	{Name: "AgentFlood", When: "agent_flood", Severity: string(Warning), KeepFiringFor: keepFiring},
 	{Name: "SelfLoop", When: "self_loop", Severity: string(Warning), KeepFiringFor: keepFiring},
 	{
 		Name: "RestartBurst", When: "restart_burst", By: []string{"cluster"}, Severity: string(Page),

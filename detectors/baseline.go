@@ -49,6 +49,19 @@ type SiteBaseline struct {
 	Hour    int64 // hours since the epoch
 	InHour  int64 // quiet minutes in this hour
 	Series  map[pane.Key]*Series
+
+	Requests    uint64            // in the minute being added up
+	Agents      map[string]uint64 // the busiest agents of that minute
+	AgentMinute float64           // the most requests that one agent made in a quiet minute; fades
+	AgentShare  float64           // the largest share of a minute's requests, 0–1; fades
+}
+
+// An AgentBaseline is how much of a site's traffic one User-Agent makes when nothing is wrong: browsers of many
+// people share an agent, so that the most that people plausibly make is the site's own.
+type AgentBaseline struct {
+	PerMinute float64 // requests of the busiest agent in its busiest minute
+	Share     float64 // its largest share of a minute, 0–1
+	Minutes   float64 // how much quiet time it was learned from
 }
 
 // Series is what is known of one route.
@@ -79,6 +92,7 @@ func (b *Baselines) learn(name string, start int64, s *pane.Site) {
 	if minute != site.Minute {
 		b.endMinute(site, minute)
 	}
+	site.learnAgents(s)
 	for _, key := range s.Keys() {
 		if key.Probe {
 			continue
@@ -110,6 +124,7 @@ func (b *Baselines) learn(name string, start int64, s *pane.Site) {
 func (b *Baselines) endMinute(site *SiteBaseline, next int64) {
 	site.Minutes++
 	site.InHour++
+	site.endAgents()
 	for _, x := range site.Series {
 		if x.Now == 0 {
 			continue
@@ -167,6 +182,47 @@ func (x *Series) at(minutes int64) float64 {
 }
 
 func hourOfWeek(hour int64) uint8 { return uint8(((hour % 168) + 168) % 168) }
+
+const (
+	agentsLearned = 16  // of each pane: the busiest are what the limit is about
+	agentFade     = 0.5 // of the maximum that is left after a day of quiet minutes
+	agentMinimum  = 60  // requests in a minute under which a share says nothing
+)
+
+var agentDecay = math.Pow(agentFade, 1.0/(24*60))
+
+func (site *SiteBaseline) learnAgents(s *pane.Site) {
+	if site.Agents == nil {
+		site.Agents = map[string]uint64{}
+	}
+	top := s.Agents.Items()
+	for _, a := range top[:min(len(top), agentsLearned)] {
+		site.Agents[a.Key] += a.Count
+	}
+	site.Requests += s.Agents.Total()
+}
+
+func (site *SiteBaseline) endAgents() {
+	most := uint64(0)
+	for _, n := range site.Agents {
+		most = max(most, n)
+	}
+	site.AgentMinute = max(site.AgentMinute*agentDecay, float64(most))
+	site.AgentShare *= agentDecay
+	if site.Requests >= agentMinimum {
+		site.AgentShare = max(site.AgentShare, float64(most)/float64(site.Requests))
+	}
+	clear(site.Agents)
+	site.Requests = 0
+}
+
+func (b *Baselines) agents(name string) AgentBaseline {
+	site := b.Sites[name]
+	if site == nil {
+		return AgentBaseline{}
+	}
+	return AgentBaseline{PerMinute: site.AgentMinute, Share: site.AgentShare, Minutes: float64(site.Minutes)}
+}
 
 // get tells what is usual for a route at a time.
 func (b *Baselines) get(name string, k pane.Key, at int64) Baseline {

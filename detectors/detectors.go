@@ -101,6 +101,7 @@ type Window struct {
 	Cluster  string                                   // for detections that are about no site
 	Pool     func(site string) Pool                   // capacity
 	Baseline func(site string, key pane.Key) Baseline // what is usual
+	Agents   func(site string) AgentBaseline          // what one agent usually makes
 }
 
 // Minutes is the window's length.

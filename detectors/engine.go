@@ -243,6 +243,7 @@ func (e *Engine) window(view *pane.Pane, sites []string) *Window {
 	return &Window{
 		View: view, Sites: sites, Cluster: e.cluster, Pool: e.pool,
 		Baseline: func(site string, k pane.Key) Baseline { return e.baselines.get(site, k, view.Start) },
+		Agents:   e.baselines.agents,
 	}
 }
 

@@ -139,6 +139,10 @@ func own(path string, limited int) func(int, *pipeline.Record) {
 	}
 }
 
+func manyAgents(i int, r *pipeline.Record) {
+	r.UserAgent = fmt.Appendf(nil, "Mozilla/5.0 (%d)", i*7919%12)
+}
+
 func probe(_ int, r *pipeline.Record) {
 	r.Method, r.Class, r.Route, r.Path = []byte("HEAD"), pipeline.Probe, "/health", []byte("/health")
 }
@@ -196,6 +200,20 @@ var harness = []struct {
 			return e.Abandoned.Get() == 200 && e.Status["499"] == 200 && e.AbandonRatio.Get() > 0.2 && e.AbandonRatio.Get() < 0.3 && e.P99Censored && e.Collateral.Get() == 0
 		},
 	},
+	{
+		"one spoofed agent from many addresses", "agent_flood",
+		stage{length: 1800, flows: []flow{
+			{0, 1800, 240, manyAgents}, {1200, 1320, 3000, func(i int, r *pipeline.Record) {
+				r.UserAgent = []byte("Mozilla/5.0 spoofed")
+				r.Client = netip.AddrFrom4([4]byte{198, 19, byte(i % 1229 >> 8), byte(i % 1229)})
+			}},
+		}},
+		1220, 1200, 1400, func(e Evidence) bool {
+			return e.Requests.Get() == 6000 && e.TopAgents[0].Key == "Mozilla/5.0 spoofed" && e.BaselinePerMinute.Get() < 30
+		},
+	},
+	{"a flash sale raises every agent alike", "agent_flood", stage{length: 1800, flows: []flow{{0, 1200, 240, manyAgents}, {1200, 1800, 4800, manyAgents}}}, -1, 0, 0, nil},
+	{"nothing was learned yet", "agent_flood", stage{length: 240, flows: []flow{{0, 240, 3000, nil}}}, -1, 0, 0, nil},
 	{"few among many", "client_abandon", stage{length: 900, flows: []flow{{0, 900, 3000, nil}, {600, 900, 60, gaveUp(8)}}}, -1, 0, 0, nil},
 	{"many of very few", "client_abandon", stage{length: 900, flows: []flow{{600, 900, 12, gaveUp(8)}}}, -1, 0, 0, nil},
 	{

@@ -9,6 +9,7 @@ import (
 
 // kinds is the family of detectors: the key is the name in configuration, rules and labels.
 var kinds = map[string]func(decode func(any) error) (Detector, error){
+	"agent_flood":    newAgentFlood,
 	"client_abandon": newClientAbandon,
 	"head_storm":     newHeadStorm,
 	"latency":        newLatency,
@@ -37,7 +38,7 @@ func New(name string, decode func(any) error) (Detector, error) {
 }
 
 // leave is the share of a threshold under which an active detection ends. What lies between goes on, so that a
-// number that trembles around its threshold makes one episode (DESIGN: hysteresis).
+// number that trembles around its threshold makes one episode.
 const leave = 0.5
 
 // level judges a value against a threshold and the share of it at which an episode ends.

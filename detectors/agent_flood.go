@@ -1,0 +1,101 @@
+package detectors
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/squall-sre/squall/detectors/pane"
+)
+
+// agentFlood watches the busiest User-Agent of a site. Scanners spoof one browser's agent and send more under it
+// than all the people who really use it: more than the site has learned that people plausibly make, and a larger
+// share of its traffic (a flash sale raises every agent alike). It is silent until it has learned.
+type agentFlood struct {
+	PerMinute float64       `yaml:"per_minute"` // requests of one agent
+	Margin    float64       `yaml:"margin"`     // times the most that was learned, of the rate and of the share
+	Window    time.Duration `yaml:"window"`
+}
+
+func newAgentFlood(decode func(any) error) (Detector, error) {
+	d := &agentFlood{PerMinute: 200, Margin: 1.8, Window: time.Minute}
+	if err := decode(d); err != nil {
+		return nil, err
+	}
+	return d, errors.Join(span(d.Window), positive("per_minute", d.PerMinute), positive("margin", d.Margin))
+}
+
+func (d *agentFlood) Span() time.Duration { return d.Window }
+
+func (d *agentFlood) Scope() Scope { return PerSite }
+
+// agentMinutes is how much quiet time must have been learned from.
+const agentMinutes = 5
+
+func (d *agentFlood) Detect(w *Window) []Finding {
+	var found []Finding
+	for _, name := range w.Sites {
+		s, usual := w.View.Sites[name], w.Agents(name)
+		if s == nil || usual.Minutes < agentMinutes {
+			continue
+		}
+		top, ok := busiestAgent(s)
+		if !ok {
+			continue
+		}
+		perMinute := float64(top.Count) / w.Minutes()
+		share := float64(top.Count) / float64(s.Agents.Total())
+		threshold := max(d.PerMinute, d.Margin*usual.PerMinute)
+		// A share has an end: where one agent makes most of the quiet traffic already, nine tenths are a flood.
+		lvl := min(level(perMinute, threshold, leave), level(share, min(d.Margin*usual.Share, 0.9), leave))
+		if lvl == Below {
+			continue
+		}
+		labels := siteLabels(name)
+		found = append(found, Finding{labels, lvl, perMinute, threshold, d.Evidence(w, labels)})
+	}
+	return found
+}
+
+// busiestAgent is the agent with the most requests. No agent at all is none: see self_loop.
+func busiestAgent(s *pane.Site) (pane.Item, bool) {
+	for _, a := range s.Agents.Items() {
+		if a.Key != "" && a.Key != "-" {
+			return a, true
+		}
+	}
+	return pane.Item{}, false
+}
+
+// Evidence is that of the routes on which the agent is the busiest: the sketches do not tell more apart.
+func (d *agentFlood) Evidence(w *Window, key Labels) Evidence {
+	site := key.Get("site")
+	s := w.View.Sites[site]
+	if s == nil {
+		return Evidence{}
+	}
+	top, ok := busiestAgent(s)
+	if !ok {
+		return Evidence{}
+	}
+	e := w.explain(site, func(k pane.Key) bool {
+		if !isClient(k) || s.Cells[k] == nil {
+			return false
+		}
+		own := s.Cells[k].TopAgents.Items()
+		return len(own) > 0 && own[0].Key == top.Key
+	})
+	e.BaselinePerMinute = N(w.Agents(site).PerMinute)
+	e.Requests, e.RequestsPerMinute = N(float64(top.Count)), N(float64(top.Count)/w.Minutes())
+	if len(e.TopRoutes) > 0 {
+		e.Route = e.TopRoutes[0].Key
+	}
+	return e
+}
+
+func (d *agentFlood) Touch(w *Window) string {
+	if _, _, ok := w.only(isClient); !ok {
+		return ""
+	}
+	return fmt.Sprintf("one of its agent: fires at %g a minute and %g times what one agent is known to make", d.PerMinute, d.Margin)
+}
