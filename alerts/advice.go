@@ -114,14 +114,18 @@ func adviseThrottle(f *facts) []option {
 	if e.BaselinePerMinute.Get() > 0 {
 		text += fmt.Sprintf("; the busiest agent that people use is known to make %s", short(e.BaselinePerMinute.Get()))
 	}
-	limit := max(math.Ceil(e.BaselinePerMinute.Get()*1.8), 200)
-	if math.IsNaN(limit) {
-		limit = 200
-	}
-	snippet := fmt.Sprintf("limit_req_zone $http_user_agent zone=agent:10m rate=%.0fr/m;\n"+
-		"server {\n    limit_req zone=agent burst=50 nodelay;\n    limit_req_status 429;\n}", limit)
-	return []option{{Advice{Layer: layerNginx, Text: sentence(text, perAddress(e)), Snippet: snippet,
+	return []option{{Advice{Layer: layerNginx, Text: sentence(text, perAddress(e)), Snippet: nginxThrottle(e.BaselinePerMinute.Get()),
 		Verify: "the agent's requests are answered 429 above the limit, and no other agent's are"}, []string{"agent_throttle", "ua_throttle"}}}
+}
+
+// nginxThrottle limits each User-Agent to a margin over the most that people are known to make a minute.
+func nginxThrottle(usual float64) string {
+	limit := 200.0
+	if usual*1.8 > limit {
+		limit = math.Ceil(usual * 1.8)
+	}
+	return fmt.Sprintf("limit_req_zone $http_user_agent zone=agent:10m rate=%.0fr/m;\n"+
+		"server {\n    limit_req zone=agent burst=50 nodelay;\n    limit_req_status 429;\n    # what the server has now\n}", limit)
 }
 
 func adviseNothing(f *facts) []option {

@@ -232,7 +232,7 @@ func TestSnippets(t *testing.T) {
 	dir := t.TempDir()
 	conf := "pid " + dir + "/pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\n" + limiterSnippet +
 		"\nlimit_req_zone $site_dynamic_key zone=site:1m rate=300r/m;\nserver {\nlisten 127.0.0.1:1;\n" +
-		nginxHead("/checkout/{id}") + "\n" + nginxHead("/feeds/{name}.xml") + "\n}\n}\n"
+		nginxHead("/checkout/{id}") + "\n" + nginxHead("/feeds/{name}.xml") + "\n}\n" + nginxThrottle(111) + "\n}\n"
 	file := filepath.Join(dir, "nginx.conf")
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
