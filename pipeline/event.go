@@ -45,6 +45,7 @@ type Event struct {
 	Limit   int     // pm.max_children
 	Signal  int
 	Process string // the command of an OOM victim
+	Cgroup  Tri    // of an OOM: whether a cgroup's limit was hit (a container's), or the node's memory was short
 	Zone    string // limiter zone
 	Excess  float64
 	Message string // the text of the line or of the event, cut to 512 bytes

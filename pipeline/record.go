@@ -55,8 +55,8 @@ func (c Class) String() string { return classNames[c] }
 // CacheStatus is what a cache in front of the origin did.
 type CacheStatus uint8
 
-// The cache states, in the words of nginx's $upstream_cache_status. CacheUnsaid: the log has no such field
-// or the field was empty.
+// The cache states, in the words of nginx's $upstream_cache_status, and CloudFront's for REVALIDATED. CacheUnsaid:
+// the log has no such field or the field was empty.
 const (
 	CacheUnsaid CacheStatus = iota
 	CacheHit
@@ -66,10 +66,11 @@ const (
 	CacheUpdating
 	CacheRevalidated
 	CacheBypass
+	CacheRefreshHit // the cache asked the origin whether what it held was still good
 	CacheStatuses // how many there are
 )
 
-var cacheNames = [CacheStatuses]string{"", "HIT", "MISS", "EXPIRED", "STALE", "UPDATING", "REVALIDATED", "BYPASS"}
+var cacheNames = [CacheStatuses]string{"", "HIT", "MISS", "EXPIRED", "STALE", "UPDATING", "REVALIDATED", "BYPASS", "REFRESHHIT"}
 
 // String gives nginx's upper-case word, or "" when the log does not say.
 func (c CacheStatus) String() string { return cacheNames[c] }

@@ -15,7 +15,10 @@ type Config struct {
 	Name      string         // a kind, or auto; without framing (see SplitFraming). Empty: nginx with a LogFormat, else auto
 	LogFormat string         // for the nginx kinds: the log_format of nginx.conf, or the whole directive
 	Zone      *time.Location // of times that carry none; nil is UTC
-	Year      int            // of times that carry none (klog, syslog); 0: unknown until a full time is seen
+	// DurationUnit is the unit (s, ms, us or ns) of durations that neither their key nor their text tells (Caddy,
+	// json, the first generation of Azure's gateway); empty: judged number by number, or unknown.
+	DurationUnit string
+	Year         int // of times that carry none (klog, syslog); 0: unknown until a full time is seen
 }
 
 // A kind is how a format is made, and its place in the order in which auto tries formats: the most specific
@@ -27,28 +30,38 @@ type kind struct {
 
 // kinds is the table of formats: the one place where their names are written.
 var kinds = map[string]kind{
-	"alb":            {newALB, 30},
-	"elb_classic":    {newALB, 0},
-	"envoy_text":     {newEnvoyText, 27},
-	"haproxy":        {newHAProxy, 25},
-	"haproxy_clf":    {newHAProxyCLF, 0},
-	"haproxy_http":   {newHAProxyHTTP, 0},
-	"haproxy_https":  {newHAProxyHTTPS, 0},
-	"haproxy_tcp":    {newHAProxyTCP, 0},
-	"ingress_nginx":  {newIngressNginx, 40},
-	"istio_text":     {newIstioText, 26},
-	"k8s_event":      {newK8sEvent, 10},
-	"k8s_event_json": {newK8sEvent, 0},
-	"kubelet":        {newKubelet, 60},
-	"nginx":          {newNginx, 50},
-	"nginx_combined": {newNginxCombined, 0},
-	"nginx_extended": {newNginxExtended, 0},
-	"nginx_json":     {newNginxJSON, 35},
-	"php_fpm":        {newPHPFPM, 70},
-	"pod_status":     {newPodStatus, 20},
-	"traefik":        {family(newTraefikJSON), 0},
-	"traefik_clf":    {newTraefikCLF, 52},
-	"traefik_json":   {newTraefikJSON, 31},
+	"alb":              {newALB, 30},
+	"aws_waf":          {newAWSWAF, 28},
+	"azure_appgw_json": {newAzureGateway, 29},
+	"caddy":            {family(newCaddyJSON, newCaddyConsole), 0},
+	"caddy_console":    {newCaddyConsole, 27},
+	"caddy_json":       {newCaddyJSON, 33},
+	"cloudfront_json":  {newCloudFrontJSON, 34},
+	"elb_classic":      {newALB, 0},
+	"envoy":            {family(newEnvoyJSON, newEnvoyText, newIstioText), 0},
+	"envoy_json":       {newEnvoyJSON, 32},
+	"envoy_text":       {newEnvoyText, 27},
+	"gcp_lb_json":      {newGCPLoadBalancer, 29},
+	"haproxy":          {newHAProxy, 25},
+	"haproxy_clf":      {newHAProxyCLF, 0},
+	"haproxy_http":     {newHAProxyHTTP, 0},
+	"haproxy_https":    {newHAProxyHTTPS, 0},
+	"haproxy_tcp":      {newHAProxyTCP, 0},
+	"ingress_nginx":    {newIngressNginx, 40},
+	"istio_text":       {newIstioText, 26},
+	"k8s_event":        {newK8sEvent, 10},
+	"k8s_event_json":   {newK8sEvent, 0},
+	"kernel_oom":       {newKernelOOM, 65},
+	"kubelet":          {newKubelet, 60},
+	"nginx":            {newNginx, 50},
+	"nginx_combined":   {newNginxCombined, 0},
+	"nginx_extended":   {newNginxExtended, 0},
+	"nginx_json":       {newNginxJSON, 35},
+	"php_fpm":          {newPHPFPM, 70},
+	"pod_status":       {newPodStatus, 20},
+	"traefik":          {family(newTraefikJSON, newTraefikCLF), 0},
+	"traefik_clf":      {newTraefikCLF, 52},
+	"traefik_json":     {newTraefikJSON, 31},
 }
 
 // auto and mixed (files of several formats) are not in the table, since they are made of it.

@@ -2,6 +2,7 @@ package format
 
 import (
 	"bytes"
+	"fmt"
 	"time"
 
 	"github.com/squall-sre/squall/pipeline"
@@ -183,6 +184,21 @@ func spanOf(kind jsonKind, val []byte, digits int) int64 {
 		return pipeline.Unknown
 	}
 	return t
+}
+
+// unitDigits gives the power of ten that a second has of a unit.
+var unitDigits = map[string]int{"s": 0, "ms": 3, "us": 6, "ns": 9}
+
+// durationDigits reads a configured unit; -1 for none.
+func durationDigits(unit string) (int, error) {
+	if unit == "" {
+		return -1, nil
+	}
+	digits, ok := unitDigits[unit]
+	if !ok {
+		return 0, fmt.Errorf("duration_unit %q is none of s, ms, us, ns", unit)
+	}
+	return digits, nil
 }
 
 // goSpan reads a duration as Go prints it: 1m30.5s, 107.341ms.

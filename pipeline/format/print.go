@@ -11,7 +11,8 @@ import (
 )
 
 // AppendJSON appends what `squall parse` prints for an item: one object and a line end for a Record and for each
-// Event, nothing for other items. Times are RFC 3339 in UTC with the digits that they need, durations seconds.
+// Event, nothing for other items. Times are RFC 3339 in UTC, with all digits where the log writes ms or µs and with
+// those that they need elsewhere; durations are seconds.
 // A key is left out where the log does not say; null stands where it says that there is none.
 func AppendJSON(dst []byte, item *pipeline.Item) []byte {
 	switch item.Kind {
@@ -85,11 +86,24 @@ func (o *object) bool(k string, v bool) {
 	o.dst = strconv.AppendBool(o.dst, v)
 }
 
-func (o *object) time(k string, ns int64) {
+func (o *object) time(k string, ns int64) { o.stamp(k, ns, time.RFC3339Nano) }
+
+func (o *object) stamp(k string, ns int64, layout string) {
 	o.key(k)
 	o.dst = append(o.dst, '"')
-	o.dst = time.Unix(0, ns).UTC().AppendFormat(o.dst, time.RFC3339Nano)
+	o.dst = time.Unix(0, ns).UTC().AppendFormat(o.dst, layout)
 	o.dst = append(o.dst, '"')
+}
+
+// stampLayout gives the layout that shows the steps of a log's times, in ns.
+func stampLayout(step int64) string {
+	switch step {
+	case 1e6:
+		return "2006-01-02T15:04:05.000Z07:00"
+	case 1e3:
+		return "2006-01-02T15:04:05.000000Z07:00"
+	}
+	return time.RFC3339Nano
 }
 
 // duration writes ns as seconds; Unknown is null.
@@ -123,7 +137,7 @@ func appendSeconds(dst []byte, ns int64) []byte {
 
 func (o *object) record(r *pipeline.Record) {
 	if r.Time != 0 {
-		o.time("time", r.Time)
+		o.stamp("time", r.Time, stampLayout(r.Resolution))
 	} else {
 		o.null("time")
 	}
@@ -272,6 +286,9 @@ func (o *object) event(e *pipeline.Event) {
 	o.count("limit", e.Limit)
 	o.count("signal", e.Signal)
 	o.text("process", e.Process)
+	if e.Cgroup != pipeline.Unsaid {
+		o.bool("cgroup", e.Cgroup == pipeline.Yes)
+	}
 	o.text("zone", e.Zone)
 	if e.Excess > 0 && !math.IsInf(e.Excess, 0) {
 		o.key("excess")

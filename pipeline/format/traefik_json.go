@@ -53,8 +53,8 @@ func (o *traefikObject) set(r *pipeline.Record, key []byte, kind jsonKind, val [
 	l, ok := &o.line, true
 	switch string(key) {
 	case "StartUTC", "StartLocal":
-		if t, step, valid := o.start.parse(kind, val); valid && (r.Time == 0 || key[5] == 'U') {
-			r.Time, r.Resolution = t, min(step, 1e3) // the trimmed zeros are digits too
+		if t, _, valid := o.start.parse(kind, val); valid && (r.Time == 0 || key[5] == 'U') {
+			r.Time, r.Resolution = t, 1 // Go trims the zeros of its ns
 		} else if !valid && kind == jsonString && !absent(val) {
 			return pipeline.ReasonBadTime
 		}
