@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"fmt"
 	"net/http"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // nobody is a user who may not read everything: root may, and a file that cannot be read needs one who may not.
@@ -119,18 +120,14 @@ func TestFilesThatAreNotThere(t *testing.T) {
 	check(t, "exit code", squall.stop(syscall.SIGTERM), 0)
 }
 
-// bomb is an archive of n times 16 MiB of nothing.
-func bomb(t *testing.T, n int) []byte {
+// packed is what zstd makes of a text, and behind it n times 16 MiB of nothing.
+func packed(t *testing.T, text string, n int) []byte {
 	t.Helper()
-	var member bytes.Buffer
-	z := gzip.NewWriter(&member)
-	if _, err := z.Write(make([]byte, 16<<20)); err != nil {
+	z, err := zstd.NewWriter(nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return bytes.Repeat(member.Bytes(), n)
+	return append(z.EncodeAll([]byte(text), nil), bytes.Repeat(z.EncodeAll(make([]byte, 16<<20), nil), n)...)
 }
 
 // Whatever stands in a log, squall lives, counts it, and goes on detecting.
@@ -138,9 +135,9 @@ func TestHostileLogs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "access.log")
-	write(t, filepath.Join(dir, "squall.yaml"), fileYAML(log+"*", filepath.Join(dir, "spool"), ""))
+	write(t, filepath.Join(dir, "squall.yaml"), fileYAML(log, filepath.Join(dir, "spool"), ""))
 	now := time.Now()
-	hostile := []string{
+	hostile := strings.Join([]string{
 		logLine(now, http.MethodGet, 1),
 		logLine(now.AddDate(1, 0, 0), http.MethodGet, 2), // a clock that is off
 		logLine(now.AddDate(60, 0, 0), http.MethodGet, 3),
@@ -149,19 +146,50 @@ func TestHostileLogs(t *testing.T) {
 		strings.Repeat("\x00", 5<<20) + "\n",
 		strings.Replace(logLine(now, http.MethodGet, 5), "/product/", "/\xff\xfe\xc0\x80/\x1b[31m/", 1),
 		"\xff\xfe\n", "\n", "\r\n", `{"request":` + strings.Repeat("[", 100000) + "\n",
-	}
-	write(t, log, strings.Join(hostile, ""))
-	if err := os.WriteFile(log+".2.gz", bomb(t, 80), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	}, "")
+	write(t, log, hostile)
 	squall := runSquall(t, dir, surroundings{})
 	heads := startLogger(t, log, http.MethodHead, 50*time.Millisecond)
-	eventually(t, "the storm behind it is seen", func() bool { squall.alive(); return len(squall.alerts("HeadStorm", "firing")) == 1 })
+	seen := func() bool { squall.alive(); return len(squall.alerts("HeadStorm", "firing")) == 1 }
+	eventually(t, "the storm behind it is seen", seen)
+	heads.stop()
+	all := float64(len(lines(t, log)))
+	counted := func(series string) float64 { return squall.metric("squall_" + series) }
+	eventually(t, "every line is read", func() bool { return counted(`lines_read_total{source="balancer"}`) >= all })
+	failed := 0.0
+	for reason, n := range map[string]float64{"empty": 3, "bad_json": 1, "not_access_log": 2} {
+		check(t, reason, counted(fmt.Sprintf("lines_failed_total{reason=%q,source=%q}", reason, "balancer")), n)
+		failed += n
+	}
+	check(t, "lines parsed", counted(`lines_parsed_total{source="balancer"}`), all-failed)
+	check(t, "lines too long", counted(`source_skips_total{input="balancer",reason="long_line"}`), 1.0)
+	check(t, "holes", counted(`source_skips_total{input="balancer",reason="nul"}`), 2.0)
+	check(t, "lines kept", counted("spool_appended_lines_total"), all)
+	squall.kill()
+
+	// While it was away the log was rotated and packed, and somebody put a bomb behind it.
+	written, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(log+".1.zst", packed(t, string(written)+logLine(time.Now(), http.MethodGet, 6), 70), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(log); err != nil {
+		t.Fatal(err)
+	}
+	squall = runSquall(t, dir, surroundings{})
+	heads = startLogger(t, log, http.MethodHead, 50*time.Millisecond)
 	eventually(t, "the archive is given up", func() bool {
+		squall.alive()
 		return squall.metric(`squall_source_errors_total{input="balancer",reason="archive"}`) > 0
 	})
+	check(t, "lost", counted(`source_lost_total{input="balancer",reason="unreadable"}`), 1.0)
+	eventually(t, "the storm is seen", seen)
 	heads.stop()
-	_, text := squall.get("/metrics")
-	t.Log(text)
+	eventually(t, "no line is left out or taken twice", func() bool {
+		return counted(`lines_read_total{source="balancer"}`) >= float64(1+len(lines(t, log)))
+	})
+	check(t, "lines read", counted(`lines_read_total{source="balancer"}`), float64(1+len(lines(t, log))))
 	check(t, "exit code", squall.stop(syscall.SIGTERM), 0)
 }

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -22,7 +24,13 @@ import (
 
 // The end-to-end tests run the program itself, as a process, with nothing of it replaced. It is built once.
 
+// Most of them wait for most of their time, so that more of them can run at once than there are processors.
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(max(8, runtime.GOMAXPROCS(0)))); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
 	code := m.Run()
 	if dir := built.dir; dir != "" {
 		if err := os.RemoveAll(dir); err != nil {
