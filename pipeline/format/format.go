@@ -53,6 +53,7 @@ var kinds = map[string]kind{
 	"k8s_event_json":   {newK8sEvent, 0},
 	"kernel_oom":       {newKernelOOM, 65},
 	"kubelet":          {newKubelet, 60},
+	"kubernetes":       {newKubernetes, 0},
 	"nginx":            {newNginx, 50},
 	"nginx_combined":   {newNginxCombined, 0},
 	"nginx_extended":   {newNginxExtended, 0},

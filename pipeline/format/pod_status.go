@@ -14,6 +14,9 @@ import (
 //	kubectl get pods -A -o json | jq -r '… [$ns, .reason, .exitCode, .finishedAt] | @tsv'
 //
 // prints, with pod and container before the reason where the query names them.
+//
+// An envelope of type RESTARTED is the source kubernetes' word that each container in it was restarted: how often
+// since the last look, and when it was started again. Only the last of these restarts has a reason.
 func newPodStatus(cfg Config) (pipeline.Format, error) {
 	f := &podStatus{}
 	f.iso.zone = cfg.Zone
@@ -43,6 +46,8 @@ type containerStatus struct {
 type podObject struct {
 	Kind     string
 	Type     string
+	Time     string // of RESTARTED
+	Restarts int    // of RESTARTED
 	Object   json.RawMessage
 	Items    []json.RawMessage
 	Metadata struct{ Name, Namespace, UID string }
@@ -51,6 +56,15 @@ type podObject struct {
 		ContainerStatuses, InitContainerStatuses []containerStatus
 	}
 }
+
+// A growth is how often a container was restarted between two looks, and when it was started last, in ns.
+type growth struct {
+	restarts int
+	at       int64
+}
+
+// maxGrowth bounds the restarts that one line may tell of: kubelet's back-off lets no container have more in an hour.
+const maxGrowth = 64
 
 // Parse gives one event for every container that ended and was started again.
 func (f *podStatus) Parse(line []byte, item *pipeline.Item) {
@@ -63,24 +77,28 @@ func (f *podStatus) Parse(line []byte, item *pipeline.Item) {
 	default:
 		if reason := checkJSON(line, &f.mem); reason != "" {
 			fail(item, reason, len(line)+skip)
-		} else if !f.object(line, item, 0) {
+		} else if !f.object(line, item, growth{}, 0) {
 			fail(item, pipeline.ReasonNotAccess, skip)
 		}
 	}
 }
 
-func (f *podStatus) object(raw []byte, item *pipeline.Item, depth int) bool {
+func (f *podStatus) object(raw []byte, item *pipeline.Item, g growth, depth int) bool {
 	var o podObject
 	if json.Unmarshal(raw, &o) != nil || depth > 2 {
 		return false
 	}
 	switch {
 	case o.Object != nil:
-		return f.object(o.Object, item, depth+1)
+		if o.Type == "RESTARTED" {
+			g.restarts = min(max(o.Restarts, 1), maxGrowth)
+			g.at, _ = f.iso.parse([]byte(o.Time))
+		}
+		return f.object(o.Object, item, g, depth+1)
 	case o.Items != nil && o.Kind != "Pod":
 		found := len(o.Items) == 0 && (o.Kind == "PodList" || o.Kind == "List")
 		for _, raw := range o.Items {
-			found = f.object(raw, item, depth+1) || found
+			found = f.object(raw, item, g, depth+1) || found
 		}
 		if found && item.Kind == pipeline.Failed {
 			item.Kind = pipeline.Ignored
@@ -94,24 +112,45 @@ func (f *podStatus) object(raw []byte, item *pipeline.Item, depth int) bool {
 	}
 	for _, list := range [][]containerStatus{o.Status.InitContainerStatuses, o.Status.ContainerStatuses} {
 		for i := range list {
-			if list[i].LastState.Terminated != nil {
+			if g.restarts > 0 || list[i].LastState.Terminated != nil {
 				item.Kind = pipeline.IsEvents
-				item.Events = append(item.Events, f.event(&o, &list[i]))
+				f.events(&o, &list[i], g, item)
 			}
 		}
 	}
 	return true
 }
 
-func (f *podStatus) event(o *podObject, c *containerStatus) pipeline.Event {
-	t := c.LastState.Terminated
-	finished, _ := f.iso.parse([]byte(t.FinishedAt))
-	return pipeline.Event{
-		Kind: pipeline.ContainerRestart, Time: finished, FinishedAt: finished,
+// events adds the restarts of a container, the last one last. Those before it are known by number only: the API keeps
+// one last state.
+func (f *podStatus) events(o *podObject, c *containerStatus, g growth, item *pipeline.Item) {
+	e := pipeline.Event{
+		Kind: pipeline.ContainerRestart, Time: g.at,
 		Node: clip(o.Spec.NodeName), Namespace: clip(o.Metadata.Namespace), Pod: clip(o.Metadata.Name), UID: clip(o.Metadata.UID),
-		Container: clip(c.Name), Image: clip(c.Image), Restarts: c.RestartCount,
-		Reason: clip(t.Reason), ExitCode: t.ExitCode, HasExit: true, Signal: t.Signal, Message: clip(t.Message),
+		Container: clip(c.Name), Image: clip(c.Image),
 	}
+	t := c.LastState.Terminated
+	unknown, finished := g.restarts, int64(0)
+	if t != nil {
+		unknown--
+		finished, _ = f.iso.parse([]byte(t.FinishedAt))
+		if e.Time == 0 {
+			e.Time = finished
+		}
+	}
+	for before := unknown; before > 0; before-- {
+		e.Restarts = c.RestartCount - before
+		if t == nil {
+			e.Restarts++
+		}
+		item.Events = append(item.Events, e)
+	}
+	if t == nil {
+		return
+	}
+	e.Restarts, e.FinishedAt = c.RestartCount, finished
+	e.Reason, e.ExitCode, e.HasExit, e.Signal, e.Message = clip(t.Reason), t.ExitCode, true, t.Signal, clip(t.Message)
+	item.Events = append(item.Events, e)
 }
 
 // row reads a row of the table: it is known by a time behind an exit code behind a reason.
