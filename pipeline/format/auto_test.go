@@ -34,18 +34,20 @@ func parse(f pipeline.Format, line string) *pipeline.Item {
 
 func TestAutoChooses(t *testing.T) {
 	for want, line := range map[string]string{
-		"nginx":         combinedLineText,
-		"nginx_json":    jsonLineText,
-		"ingress_nginx": ingressLineText,
-		"alb":           albLineText,
-		"php_fpm":       phpLineText,
-		"kubelet":       kubeletLineText,
-		"k8s_event":     eventLineText,
-		"pod_status":    podRowText,
-		"haproxy":       `203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET / HTTP/1.1"`,
-		"envoy_text":    `[2026-03-29T00:26:24.310Z] "GET / HTTP/2" 204 - 154 0 226 100 "203.0.113.7" "a" "id" "shop.example" "10.0.2.1:80"`,
-		"istio_text":    `[2026-03-29T00:26:24.310Z] "GET / HTTP/1.1" 200 - via_upstream - "-" 0 135 4 4 "-" "a" "id" "shop" "10.44.1.27:80" cluster 10.44.1.23:37652 10.0.45.184:8000 203.0.113.7:46520 - default`,
-		"traefik_clf":   `203.0.113.7 - - [28/Mar/2026:23:26:24 +0000] "GET /a HTTP/2.0" 200 533 "-" "-" 4404 "shop@docker" "http://10.0.0.6:9000" 12ms`,
+		"nginx":          combinedLineText,
+		"nginx_json":     jsonLineText,
+		"ingress_nginx":  ingressLineText,
+		"alb":            albLineText,
+		"php_fpm":        phpLineText,
+		"kubelet":        kubeletLineText,
+		"k8s_event":      eventLineText,
+		"pod_status":     podRowText,
+		"haproxy":        `203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET / HTTP/1.1"`,
+		"envoy_text":     `[2026-03-29T00:26:24.310Z] "GET / HTTP/2" 204 - 154 0 226 100 "203.0.113.7" "a" "id" "shop.example" "10.0.2.1:80"`,
+		"istio_text":     `[2026-03-29T00:26:24.310Z] "GET / HTTP/1.1" 200 - via_upstream - "-" 0 135 4 4 "-" "a" "id" "shop" "10.44.1.27:80" cluster 10.44.1.23:37652 10.0.45.184:8000 203.0.113.7:46520 - default`,
+		"traefik_clf":    `203.0.113.7 - - [28/Mar/2026:23:26:24 +0000] "GET /a HTTP/2.0" 200 533 "-" "-" 4404 "shop@docker" "http://10.0.0.6:9000" 12ms`,
+		"apache":         `203.0.113.7 - - [29/Mar/2026:00:26:24 +0100] "GET /a HTTP/1.1" 200 612 "-" "foo \"bar\" \\ baz\tqux" 109488`,
+		"php_fpm_access": `127.0.0.1 -  29/Mar/2026:00:26:24 +0100 "GET /index.php?a=1" 200 /var/www/html/index.php 12.345 2048 40.50%`,
 	} {
 		a := newAuto(t)
 		if item := parse(a, line); item.Kind == pipeline.Failed {

@@ -31,6 +31,9 @@ type kind struct {
 // kinds is the table of formats: the one place where their names are written.
 var kinds = map[string]kind{
 	"alb":              {newALB, 30},
+	"apache":           {newApache, 52},
+	"apache_combined":  {newApacheCombined, 0},
+	"apache_common":    {newApacheCommon, 0},
 	"aws_waf":          {newAWSWAF, 28},
 	"azure_appgw_json": {newAzureGateway, 29},
 	"caddy":            {family(newCaddyJSON, newCaddyConsole), 0},
@@ -59,9 +62,10 @@ var kinds = map[string]kind{
 	"nginx_extended":   {newNginxExtended, 0},
 	"nginx_json":       {newNginxJSON, 35},
 	"php_fpm":          {newPHPFPM, 70},
+	"php_fpm_access":   {newPHPFPMAccess, 56},
 	"pod_status":       {newPodStatus, 20},
 	"traefik":          {family(newTraefikJSON, newTraefikCLF), 0},
-	"traefik_clf":      {newTraefikCLF, 52},
+	"traefik_clf":      {newTraefikCLF, 54},
 	"traefik_json":     {newTraefikJSON, 31},
 }
 

@@ -14,7 +14,7 @@ func newNginx(cfg Config) (pipeline.Format, error) {
 		return newNginxLayout(cfg)
 	}
 	f := &nginxFamily{}
-	for _, newVariant := range []func(Config) (pipeline.Format, error){newIngressNginx, newNginxExtended, newNginxCombined} {
+	for _, newVariant := range []func(Config) (pipeline.Format, error){newIngressNginx, newNginxExtended, newExactCombined} {
 		v, err := newVariant(cfg)
 		if err != nil {
 			return nil, err
@@ -88,6 +88,17 @@ func newNginxCombined(cfg Config) (pipeline.Format, error) {
 		cfg.LogFormat = Combined
 	}
 	return newNginxLayout(cfg)
+}
+
+// newExactCombined reads combined as nginx alone writes it, so that auto leaves Apache's lines to the apache family.
+func newExactCombined(cfg Config) (pipeline.Format, error) {
+	l, err := layouts([]string{Combined})
+	if err != nil {
+		return nil, err
+	}
+	f := &nginxText{layout: l[0]}
+	f.reader.iso.zone, f.reader.exact = cfg.Zone, true
+	return f, nil
 }
 
 // nginxText reads the lines of one layout.

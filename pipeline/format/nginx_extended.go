@@ -47,7 +47,7 @@ func newNginxExtended(cfg Config) (pipeline.Format, error) {
 		return nil, err
 	}
 	f := &nginxExtended{combined: all[0], layouts: all[1:]}
-	f.reader.iso.zone = cfg.Zone
+	f.reader.iso.zone, f.reader.exact = cfg.Zone, true
 	return f, nil
 }
 

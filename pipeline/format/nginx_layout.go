@@ -281,6 +281,8 @@ func spacedEnd(line []byte, pos int, e *element) int {
 	switch e.v {
 	case varTimeLocal:
 		end = pos + clfLen
+	case varTimeISO: // with a space before the hours and no zone
+		end = pos + isoLen
 	case varRequest:
 		proto := bytes.Index(line[pos:], []byte(" HTTP/"))
 		if proto < 0 {

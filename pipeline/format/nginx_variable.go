@@ -113,11 +113,12 @@ type nginxRequest struct {
 
 // nginxReader holds what reading nginx's values needs: clocks and memory. It belongs to one goroutine.
 type nginxReader struct {
-	clf clfClock
-	iso isoClock
-	mem arena
-	raw bool // escape=none: nothing to undo
-	req nginxRequest
+	clf   clfClock
+	iso   isoClock
+	mem   arena
+	raw   bool // escape=none: nothing to undo
+	exact bool // values are as nginx writes them: durations with a point, sizes never "-"
+	req   nginxRequest
 }
 
 func (n *nginxReader) text(v []byte) []byte {
@@ -215,7 +216,7 @@ func (n *nginxReader) setNumber(r *pipeline.Record, v variable, val []byte) pipe
 		}
 		r.Status = uint16(s)
 	case varBodyBytes, varBytes:
-		if absent(val) {
+		if absent(val) && !(n.exact && len(val) > 0) {
 			return ""
 		}
 		b, ok := uintOf(val)
@@ -230,7 +231,7 @@ func (n *nginxReader) setNumber(r *pipeline.Record, v variable, val []byte) pipe
 			return ""
 		}
 		t, ok := span(val)
-		if !ok {
+		if !ok || n.exact && bytes.IndexByte(val, '.') < 0 {
 			return pipeline.ReasonMalformed
 		}
 		r.RequestTime = t

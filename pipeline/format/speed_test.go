@@ -27,6 +27,9 @@ var speedLines = []struct{ name, line string }{
 	{"envoy_text", `[2026-03-29T00:26:24.310Z] "POST /api/v1/locations?x=1 HTTP/2" 204 - 154 0 226 100 "203.0.113.7,10.0.0.3" "Mozilla/5.0 (X11; "Linux")" "cc21d9b0-cf5c-432b-8c7e-98aeb7988cd2" "locations.example.com" "10.0.2.1:80"`},
 	{"istio_text", `[2026-03-29T00:26:24.310Z] "GET /status/418 HTTP/1.1" 418 - via_upstream - "-" 0 135 4 4 "-" "curl/8.5.0" "84961386-6d84-929d-98bd-c5aee93b5c88" "httpbin:8000" "10.44.1.27:80" outbound|8000||httpbin.foo.svc.cluster.local 10.44.1.23:37652 10.0.45.184:8000 203.0.113.7:46520 - default`},
 	{"traefik_clf", `203.0.113.7 - - [28/Mar/2026:23:26:24 +0000] "GET /a?x=1 HTTP/2.0" 200 533 "-" "foo \" bar" 4404 "shop@docker" "http://10.0.0.6:9000" 12ms`},
+	{"apache", `203.0.113.7 - - [29/Mar/2026:00:26:24 +0100] "GET /a HTTP/1.1" 200 612 "-" "foo \"bar\" \\ baz\tqux" 109488`},
+	{"apache_combined", `203.0.113.7 - - [29/Mar/2026:00:26:24 +0100] "GET /a HTTP/1.1" 200 612 "-" "foo \"bar\" \\ baz\tqux" 109488`},
+	{"php_fpm_access", `127.0.0.1 -  29/Mar/2026:00:26:24 +0100 "GET /index.php?a=1" 200 /var/www/html/index.php 12.345 2048 40.50%`},
 	{"nginx_combined", `2001:db8::7 - - [29/Mar/2026:00:26:24 +0100] "GET /q?x=\x22y\x22 HTTP/1.1" 499 0 "-" "he said \x22hi\x22"`},
 }
 

@@ -1,0 +1,229 @@
+package format
+
+import (
+	"strings"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// The LogFormats of httpd.conf that Apache's documentation and distributions give names.
+const (
+	apacheCommon   = `%h %l %u %t "%r" %>s %b`
+	apacheCombined = apacheCommon + ` "%{Referer}i" "%{User-Agent}i"`
+)
+
+// apacheLayouts are often found, tried in this order. Which unit a whole number at the end has, nothing in the
+// line tells: it is read as %D, microseconds. %T and %{ms}T need the LogFormat. The common format is not among
+// them, since a combined line that was cut would be read as one.
+var apacheLayouts = []string{
+	apacheCombined,
+	`%v:%p ` + apacheCombined, // vhost_combined
+	`%v ` + apacheCombined,
+	apacheCombined + ` %D`,
+	`%v:%p ` + apacheCombined + ` %D`,
+	`%v ` + apacheCombined + ` %D`,
+	apacheCombined + ` %T/%D`,
+	`%v:%p ` + apacheCombined + ` %T/%D`,
+	apacheCombined + ` %D %X`,
+	`%v:%p ` + apacheCombined + ` %D %X`,
+	apacheCombined + ` %X`,
+	apacheCombined + ` %I %O`, // combinedio
+	`%v:%p ` + apacheCombined + ` %I %O`,
+	apacheCombined + ` %D "%{X-Forwarded-For}i"`,
+	apacheCombined + ` "%{X-Forwarded-For}i"`,
+	apacheCombined + ` "%{X-Forwarded-For}i" %D`,
+}
+
+// newApache makes the family: with a LogFormat that alone; without one it finds the layout line by line.
+func newApache(cfg Config) (pipeline.Format, error) {
+	formats := apacheLayouts
+	if cfg.LogFormat != "" {
+		s, err := readApacheFormat(cfg.LogFormat)
+		if err != nil {
+			return nil, err
+		}
+		formats = []string{s}
+	}
+	return makeApache(cfg, formats)
+}
+
+// newApacheCombined reads combined and vhost_combined, with or without a number of microseconds behind them, or the
+// LogFormat in their place.
+func newApacheCombined(cfg Config) (pipeline.Format, error) {
+	if cfg.LogFormat != "" {
+		return newApache(cfg)
+	}
+	return makeApache(cfg, apacheLayouts[:5])
+}
+
+// newApacheCommon reads the common log format, with or without a virtual host in front and %D behind.
+func newApacheCommon(cfg Config) (pipeline.Format, error) {
+	if cfg.LogFormat != "" {
+		return newApache(cfg)
+	}
+	return makeApache(cfg, []string{apacheCommon, `%v:%p ` + apacheCommon, `%v ` + apacheCommon, apacheCommon + ` %D`})
+}
+
+func makeApache(cfg Config, formats []string) (pipeline.Format, error) {
+	f := &apache{}
+	for _, s := range formats {
+		l, err := compilePercent(s, false, apacheDirective)
+		if err != nil {
+			return nil, err
+		}
+		f.layouts = append(f.layouts, l)
+	}
+	f.reader.nginx.iso.zone = cfg.Zone
+	return f, nil
+}
+
+// apache reads the lines of some layouts.
+type apache struct {
+	layouts []*percentLayout
+	reader  percentReader
+	last    int // which layout fitted last
+}
+
+// Parse tries the layout that fitted last, then the others.
+func (f *apache) Parse(line []byte, item *pipeline.Item) {
+	line, skip := trimLine(line)
+	if len(line) == 0 {
+		fail(item, pipeline.ReasonEmpty, skip)
+		return
+	}
+	pos, reason := 0, pipeline.ReasonNone
+	for i := range f.layouts {
+		k := (f.last + i) % len(f.layouts)
+		item.Record.Reset()
+		p, why := f.reader.read(f.layouts[k], line, &item.Record)
+		if why == "" {
+			f.last = k
+			f.judge(&item.Record)
+			item.Kind = pipeline.IsRecord
+			return
+		}
+		if reason == "" || p > pos || p == pos && why == pipeline.ReasonTruncated {
+			pos, reason = p, why
+		}
+	}
+	fail(item, reason, pos+skip)
+}
+
+// judge sets what depends on several values. Apache's %t is when the request came in. That the client left is
+// seen by %X alone: a status is what Apache sent, or would have sent.
+func (f *apache) judge(r *pipeline.Record) {
+	p := &f.reader
+	r.Start, r.End = r.Time, r.Time
+	if p.endTime {
+		r.Start = r.Time - max(r.RequestTime, 0)
+	} else {
+		r.End = r.Time + max(r.RequestTime, 0)
+	}
+	r.Abandoned = pipeline.No
+	if p.connection == 'X' {
+		r.Abandoned = pipeline.Yes
+	}
+}
+
+// readApacheFormat reads what people paste: the format itself, with or without the quotes of httpd.conf, the whole
+// LogFormat directive, or one of the well-known names.
+func readApacheFormat(s string) (string, error) {
+	switch s = strings.TrimSpace(s); s {
+	case "common":
+		return apacheCommon, nil
+	case "combined":
+		return apacheCombined, nil
+	case "vhost_combined":
+		return apacheLayouts[1], nil
+	}
+	return readPercentFormat(s, "LogFormat")
+}
+
+// apacheHeaders are the request's headers that squall takes, in lower case.
+var apacheHeaders = map[string]variable{
+	"referer": varReferer, "user-agent": varAgent, "host": varHTTPHost, "x-forwarded-for": varForwarded,
+}
+
+// apacheDirective tells what a directive of mod_log_config means.
+func apacheDirective(name byte, arg string) percentElement {
+	switch name {
+	case 'h', 'a':
+		if arg == "" {
+			return percentElement{v: varClient}
+		}
+	case 'l':
+		return percentElement{kind: percentIdent}
+	case 't':
+		return apacheTime(arg)
+	case 'r':
+		return percentElement{v: varRequest}
+	case 's':
+		return percentElement{v: varStatus}
+	case 'b':
+		return percentElement{v: varBodyBytes, kind: percentSize}
+	case 'B':
+		return percentElement{v: varBodyBytes}
+	case 'O':
+		return percentElement{v: varBytes}
+	case 'D':
+		return percentElement{v: varRequestTime, kind: percentWhole, unit: 1e3}
+	case 'T':
+		return percentElement{v: varRequestTime, kind: percentWhole, unit: apacheUnit(arg)}
+	case 'X':
+		return percentElement{kind: percentConnection}
+	case 'v':
+		return percentElement{v: varServerName}
+	case 'V':
+		return percentElement{v: varHost}
+	case 'p':
+		if arg == "" {
+			return percentElement{kind: percentPort}
+		}
+	case 'm':
+		return percentElement{v: varMethod}
+	case 'U':
+		return percentElement{v: varURI}
+	case 'q':
+		return percentElement{v: varIsArgs, kind: percentQuery}
+	case 'H':
+		return percentElement{v: varProto}
+	case 'i':
+		return percentElement{v: apacheHeaders[strings.ToLower(arg)]}
+	case 'o':
+		if strings.EqualFold(arg, "Content-Type") {
+			return percentElement{v: varContentType}
+		}
+	}
+	return percentElement{}
+}
+
+func apacheUnit(arg string) int64 {
+	switch arg {
+	case "us":
+		return 1e3
+	case "ms":
+		return 1e6
+	}
+	return 1e9
+}
+
+// apacheTime reads the argument of %t: nothing, or a format of strftime with begin: or end: before it.
+func apacheTime(arg string) percentElement {
+	if arg == "" {
+		return percentElement{v: varTimeLocal, before: "[", after: "]"}
+	}
+	arg, end := strings.CutPrefix(arg, "end:")
+	arg = strings.TrimPrefix(arg, "begin:")
+	e := percentElement{end: end}
+	switch arg {
+	case "sec":
+		e.v = varMsec
+	case "msec":
+		e.v, e.kind, e.unit = varMsec, percentEpoch, 1e6
+	case "usec":
+		e.v, e.kind, e.unit = varMsec, percentEpoch, 1e3
+	default:
+		e.v = strftimeVariable(arg)
+	}
+	return e
+}

@@ -1,0 +1,267 @@
+package format
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// A percentKind is how a directive's value is read where that differs from nginx's variable of the same meaning.
+type percentKind uint8
+
+const (
+	percentPlain      percentKind = iota
+	percentSize                   // "-" is 0
+	percentWhole                  // a duration as a whole number of units
+	percentDecimal                // a duration as a decimal number of units
+	percentEpoch                  // a time as a whole number of units since 1970
+	percentConnection             // Apache's %X
+	percentPort                   // digits
+	percentQuery                  // with its question mark
+	percentNumber                 // any number
+	percentIdent                  // identd's user: no address and no host
+)
+
+// A percentElement is what one directive of a format in Apache's manner (%h, %{Referer}i) means.
+type percentElement struct {
+	v             variable
+	kind          percentKind
+	unit          int64  // ns
+	end           bool   // a time: the request's end, not its start
+	before, after string // literals that the directive prints itself
+}
+
+// A percentLayout is such a format, compiled.
+type percentLayout struct {
+	layout
+	own []percentElement // one for each of the layout's elements
+}
+
+// readPercentFormat takes the directive's name, its quotes and the name of the format off.
+func readPercentFormat(s, directive string) (string, error) {
+	if rest, ok := strings.CutPrefix(s, directive); ok && rest != "" && strings.ContainsRune(" \t=", rune(rest[0])) {
+		s = strings.TrimLeft(rest, " \t=")
+	}
+	if quote := s[:min(1, len(s))]; quote == `"` && !strings.HasPrefix(s, `"%`) || quote == `"` && closedQuote(s) || quote == `'` {
+		end := strings.LastIndex(s, quote)
+		if end == 0 {
+			return "", fmt.Errorf("log_format: a quote is not closed in %.40q", s)
+		}
+		s = s[1:end]
+	}
+	s = strings.NewReplacer(`\"`, `"`, `\\`, `\`, `\t`, "\t").Replace(s)
+	if s == "" {
+		return "", errors.New("log_format: empty")
+	}
+	return s, nil
+}
+
+// closedQuote tells whether the quote that opens s is the directive's own: the quotes within are hidden by a
+// backslash then, and its end is followed by the format's name or by nothing.
+func closedQuote(s string) bool {
+	end := closingQuote([]byte(s), 1)
+	return end > 0 && !strings.ContainsAny(s[end+1:], `%"`)
+}
+
+// maxDirectives bounds a format.
+const maxDirectives = maxElements
+
+// compilePercent makes a layout. meaning tells what a directive is; raw says that values are not escaped.
+func compilePercent(format string, raw bool, meaning func(name byte, arg string) percentElement) (*percentLayout, error) {
+	l := &percentLayout{layout: layout{raw: raw}}
+	var literal []byte
+	known := false
+	for s := format; s != ""; {
+		if s[0] != '%' {
+			literal = append(literal, s[0])
+			s = s[1:]
+			continue
+		}
+		name, arg, rest, ok := cutDirective(s)
+		if !ok {
+			return nil, fmt.Errorf("log_format: %.20q is no directive", s)
+		}
+		s = rest
+		if name == '%' {
+			literal = append(literal, '%')
+			continue
+		}
+		e := meaning(name, arg)
+		known = known || e.v != varSkip
+		l.literal(append(literal, e.before...))
+		literal = []byte(e.after)
+		l.elements = append(l.elements, element{v: e.v})
+		l.own = append(l.own, e)
+	}
+	l.literal(literal)
+	switch {
+	case len(l.elements) > maxDirectives:
+		return nil, fmt.Errorf("log_format: %d directives; at most %d", len(l.elements), maxDirectives)
+	case !known:
+		return nil, errors.New("log_format: none of its directives is known to squall")
+	}
+	l.setStops()
+	return l, nil
+}
+
+// literal puts text behind the last element, or at the head.
+func (l *percentLayout) literal(text []byte) {
+	if n := len(l.elements); n > 0 {
+		l.elements[n-1].literal = text
+	} else {
+		l.head = text
+	}
+}
+
+// cutDirective takes %>s, %{Referer}i, %!200,304{User-Agent}i, %^FB or %% off the front of s.
+func cutDirective(s string) (name byte, arg, rest string, ok bool) {
+	s = strings.TrimLeft(s[1:], "<>!,0123456789")
+	if strings.HasPrefix(s, "{") {
+		var found bool
+		if arg, s, found = strings.Cut(s[1:], "}"); !found {
+			return 0, "", "", false
+		}
+	}
+	if strings.HasPrefix(s, "^") && len(s) >= 3 {
+		return '^', s[1:3], s[3:], true
+	}
+	if s == "" {
+		return 0, "", "", false
+	}
+	return s[0], arg, s[1:], true
+}
+
+// strftimeVariable tells which of the times that squall can read a format of strftime prints.
+func strftimeVariable(format string) variable {
+	format = strings.Trim(format, "[]")
+	switch {
+	case format == "%s":
+		return varMsec
+	case strings.HasPrefix(format, "%d/%b/%Y:") && strings.HasSuffix(format, " %z"):
+		return varTimeLocal
+	case strings.HasPrefix(format, "%Y-%m-%d") || strings.HasPrefix(format, "%F"):
+		return varTimeISO
+	}
+	return varSkip
+}
+
+// percentReader reads the values of one line. It belongs to one goroutine.
+type percentReader struct {
+	nginx      nginxReader
+	connection byte  // Apache's %X; 0: not logged
+	endTime    bool  // the time is the request's end
+	unit       int64 // of the duration that was read: the finest counts
+}
+
+// read matches a whole line against a layout and sets what the values mean together.
+func (p *percentReader) read(l *percentLayout, line []byte, r *pipeline.Record) (pos int, reason pipeline.Reason) {
+	n := &p.nginx
+	n.req, n.raw = nginxRequest{}, l.raw
+	p.connection, p.endTime, p.unit = 0, false, 0
+	if !bytes.HasPrefix(line, l.head) {
+		return 0, pipeline.ReasonNotAccess
+	}
+	pos = len(l.head)
+	for i := range l.elements {
+		e := &l.elements[i]
+		end := l.valueEnd(line, pos, i)
+		if end < 0 {
+			return pos, l.missing(line, pos, r, i)
+		}
+		if e.end != stopLiteral && !bytes.HasPrefix(line[end:], e.literal) {
+			if bytes.HasPrefix(e.literal, line[end:]) {
+				return len(line), pipeline.ReasonTruncated
+			}
+			return end, pipeline.ReasonMalformed
+		}
+		if reason := p.set(r, &l.own[i], line[pos:end]); reason != "" {
+			return pos, reason
+		}
+		pos = end + len(e.literal)
+	}
+	if pos != len(line) {
+		return pos, pipeline.ReasonFields
+	}
+	return pos, n.finish(r)
+}
+
+// set takes one value.
+func (p *percentReader) set(r *pipeline.Record, e *percentElement, val []byte) pipeline.Reason {
+	p.endTime = p.endTime || e.end
+	switch e.kind {
+	case percentSize:
+		if len(val) == 1 && val[0] == '-' {
+			r.Bytes = 0
+			return ""
+		}
+	case percentWhole, percentDecimal:
+		return p.setDuration(r, e, val)
+	case percentEpoch:
+		t, ok := uintOf(val)
+		if !ok || t > maxSeconds*1e9/e.unit {
+			return pipeline.ReasonBadTime
+		}
+		r.Time, r.Resolution = t*e.unit, e.unit
+		return ""
+	case percentConnection:
+		if len(val) != 1 || val[0] != 'X' && val[0] != '+' && val[0] != '-' {
+			return pipeline.ReasonFields
+		}
+		p.connection = val[0]
+		return ""
+	case percentPort:
+		if port, ok := uintOf(val); !ok || port > 65535 {
+			return pipeline.ReasonFields
+		}
+		return ""
+	case percentIdent:
+		if bytes.IndexAny(val, ".: ") >= 0 {
+			return pipeline.ReasonFields
+		}
+		return ""
+	case percentNumber:
+		if _, ok := nanos(val); !ok {
+			return pipeline.ReasonFields
+		}
+		return ""
+	case percentQuery:
+		if len(val) > 1 && val[0] == '?' {
+			p.nginx.req.args, p.nginx.req.hasArgs = val[1:], true
+		}
+		return ""
+	}
+	switch e.v {
+	case varSkip:
+		return ""
+	case varServerName:
+		if bytes.IndexAny(val, " [") >= 0 {
+			return pipeline.ReasonFields
+		}
+	}
+	return p.nginx.set(r, e.v, val)
+}
+
+func (p *percentReader) setDuration(r *pipeline.Record, e *percentElement, val []byte) pipeline.Reason {
+	if absent(val) {
+		return ""
+	}
+	var t int64
+	var ok bool
+	if e.kind == percentWhole {
+		if t, ok = uintOf(val); ok {
+			ok, t = t <= maxSpan/e.unit, t*e.unit
+		}
+	} else if t, ok = nanos(val); ok {
+		ok, t = t/1e9 <= maxSpan/e.unit, t/(1e9/e.unit)
+	}
+	if !ok {
+		return pipeline.ReasonFields
+	}
+	if p.unit == 0 || e.unit < p.unit {
+		r.RequestTime, p.unit = t, e.unit
+	}
+	return ""
+}

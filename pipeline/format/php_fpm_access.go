@@ -1,0 +1,144 @@
+package format
+
+import (
+	"strings"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// phpAccessDefault is php-fpm's own access.format, with the query of the one that www.conf suggests.
+const phpAccessDefault = `%R - %u %t "%m %r%Q%q" %s`
+
+// phpAccessLayouts are the default, the one that www.conf suggests, and near ones. A lone number behind the status
+// is read as %d, seconds.
+var phpAccessLayouts = []string{
+	phpAccessDefault,
+	phpAccessDefault + ` %d`,
+	phpAccessDefault + ` %{milli}d %{kilo}M %C%%`,
+	phpAccessDefault + ` %f %{milli}d %{kilo}M %C%%`,
+	phpAccessDefault + ` %f %{milli}d %{kilo}M`,
+}
+
+// newPHPFPMAccess reads php-fpm's access log, whose duration is the worker's true time of service. The LogFormat is
+// the pool's access.format. Times are the request's start.
+func newPHPFPMAccess(cfg Config) (pipeline.Format, error) {
+	formats := phpAccessLayouts
+	if cfg.LogFormat != "" {
+		s, err := readPercentFormat(strings.TrimSpace(cfg.LogFormat), "access.format")
+		if err != nil {
+			return nil, err
+		}
+		formats = []string{s}
+	}
+	f := &phpFPMAccess{}
+	for _, s := range formats {
+		l, err := compilePercent(s, true, phpDirective) // php-fpm escapes nothing
+		if err != nil {
+			return nil, err
+		}
+		f.layouts = append(f.layouts, l)
+	}
+	f.reader.nginx.iso.zone = cfg.Zone
+	return f, nil
+}
+
+type phpFPMAccess struct {
+	layouts []*percentLayout
+	reader  percentReader
+	last    int // which layout fitted last
+}
+
+// Parse tries the layout that fitted last, then the others.
+func (f *phpFPMAccess) Parse(line []byte, item *pipeline.Item) {
+	line, skip := trimLine(line)
+	if len(line) == 0 {
+		fail(item, pipeline.ReasonEmpty, skip)
+		return
+	}
+	pos, reason := 0, pipeline.ReasonNone
+	for i := range f.layouts {
+		k := (f.last + i) % len(f.layouts)
+		item.Record.Reset()
+		p, why := f.reader.read(f.layouts[k], line, &item.Record)
+		if why == "" {
+			f.last = k
+			f.judge(&item.Record)
+			item.Kind = pipeline.IsRecord
+			return
+		}
+		if reason == "" || p > pos || p == pos && why == pipeline.ReasonTruncated {
+			pos, reason = p, why
+		}
+	}
+	fail(item, reason, pos+skip)
+}
+
+// judge sets what depends on several values: this log is the upstream's own, and does not know whether anybody
+// still waited.
+func (f *phpFPMAccess) judge(r *pipeline.Record) {
+	r.Reached, r.UpstreamTime = pipeline.Yes, r.RequestTime
+	if r.Status != 0 {
+		r.UpstreamStatuses = append(r.UpstreamStatuses[:0], r.Status)
+	}
+	r.Start, r.End = r.Time, r.Time
+	if f.reader.endTime {
+		r.Start = r.Time - max(r.RequestTime, 0)
+	} else {
+		r.End = r.Time + max(r.RequestTime, 0)
+	}
+	r.Abandoned = pipeline.Unsaid
+}
+
+// phpEnvironment are the FastCGI parameters that squall takes.
+var phpEnvironment = map[string]variable{
+	"HTTP_HOST": varHTTPHost, "SERVER_NAME": varServerName, "HTTP_USER_AGENT": varAgent, "HTTP_REFERER": varReferer,
+	"HTTP_X_FORWARDED_FOR": varForwarded, "SERVER_PROTOCOL": varProto, "REMOTE_ADDR": varClient,
+}
+
+// phpDirective tells what a directive of access.format means (php-fpm's www.conf lists them).
+func phpDirective(name byte, arg string) percentElement {
+	switch name {
+	case 'R':
+		return percentElement{v: varClient}
+	case 't', 'T':
+		v := varTimeLocal
+		if arg != "" {
+			v = strftimeVariable(arg)
+		}
+		return percentElement{v: v, end: name == 'T'}
+	case 'm':
+		return percentElement{v: varMethod}
+	case 'r':
+		return percentElement{v: varURIAny}
+	case 'Q':
+		return percentElement{v: varIsArgs}
+	case 'q':
+		return percentElement{v: varArgs}
+	case 's':
+		return percentElement{v: varStatus}
+	case 'd':
+		return phpDuration(arg)
+	case 'M', 'C':
+		return percentElement{kind: percentNumber}
+	case 'n':
+		return percentElement{v: varUpstreamName}
+	case 'e':
+		return percentElement{v: phpEnvironment[arg]}
+	case 'o':
+		if strings.EqualFold(arg, "Content-Type") {
+			return percentElement{v: varContentType}
+		}
+	}
+	return percentElement{}
+}
+
+func phpDuration(arg string) percentElement {
+	e := percentElement{v: varRequestTime, kind: percentDecimal, unit: 1e9}
+	switch strings.ToLower(arg) {
+	case "milliseconds", "milli", "mili":
+		e.unit = 1e6
+	case "microseconds", "micro":
+		e.unit, e.kind = 1e3, percentWhole
+	}
+	return e
+}
