@@ -40,6 +40,7 @@ var kinds = map[string]kind{
 	"caddy_console":    {newCaddyConsole, 27},
 	"caddy_json":       {newCaddyJSON, 33},
 	"cloudfront_json":  {newCloudFrontJSON, 34},
+	"cloudfront_tsv":   {newCloudFrontTSV, 28},
 	"elb_classic":      {newALB, 0},
 	"envoy":            {family(newEnvoyJSON, newEnvoyText, newIstioText), 0},
 	"envoy_json":       {newEnvoyJSON, 32},
