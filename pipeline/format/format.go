@@ -18,7 +18,8 @@ type Config struct {
 	// DurationUnit is the unit (s, ms, us or ns) of durations that neither their key nor their text tells (Caddy,
 	// json, the first generation of Azure's gateway); empty: judged number by number, or unknown.
 	DurationUnit string
-	Year         int // of times that carry none (klog, syslog); 0: unknown until a full time is seen
+	Fields       map[string]string // for json: where its objects hold the values, by target (see newJSON)
+	Year         int               // of times that carry none (klog, syslog); 0: unknown until a full time is seen
 }
 
 // A kind is how a format is made, and its place in the order in which auto tries formats: the most specific
@@ -39,6 +40,7 @@ var kinds = map[string]kind{
 	"caddy":            {family(newCaddyJSON, newCaddyConsole), 0},
 	"caddy_console":    {newCaddyConsole, 27},
 	"caddy_json":       {newCaddyJSON, 33},
+	"cloudfront":       {family(newCloudFrontJSON, newCloudFrontTSV), 0},
 	"cloudfront_json":  {newCloudFrontJSON, 34},
 	"cloudfront_tsv":   {newCloudFrontTSV, 28},
 	"elb_classic":      {newALB, 0},
@@ -70,10 +72,12 @@ var kinds = map[string]kind{
 	"traefik_json":     {newTraefikJSON, 31},
 }
 
-// auto and mixed (files of several formats) are not in the table, since they are made of it.
+// auto and mixed (files of several formats) are not in the table, since they are made of it. json alone takes a map
+// of fields.
 const (
 	autoName  = "auto"
 	mixedName = "mixed"
+	jsonName  = "json"
 )
 
 // New makes a format.
@@ -92,6 +96,9 @@ func New(cfg Config) (pipeline.Format, error) {
 			return newNginxLayout(cfg)
 		}
 		return NewAuto(cfg)
+	}
+	if len(cfg.Fields) > 0 && cfg.Name != jsonName {
+		return nil, fmt.Errorf("fields: %s finds its fields itself; the format that takes a map is %s", cfg.Name, jsonName)
 	}
 	k, ok := kinds[cfg.Name]
 	if !ok {

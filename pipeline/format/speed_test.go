@@ -1,6 +1,8 @@
 package format
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/squall-sre/squall/pipeline"
@@ -18,6 +20,7 @@ var speedLines = []struct{ name, line string }{
 	{"ingress_nginx", combinedLineText + ` 381 0.014 [default-shop-80] [] 10.0.0.1:80, 10.0.0.2:80 0, 612 0.004, 0.010 502, 200 4f1a8a7a0b3b4f7d9c2b6a1d5e9f0c3d`},
 	{"alb", albLineText},
 	{"nginx", combinedLineText},
+	{"caddy_console", "2026/03/29 00:26:24.310\tinfo\thttp.log.access.log0\thandled request\t" + `{"request": {"remote_ip": "203.0.113.7", "remote_port": "63746", "client_ip": "203.0.113.7", "proto": "HTTP/1.1", "method": "GET", "host": "www.example.com", "uri": "/a?x=1", "headers": {"User-Agent": ["curl/8.5.0"]}}, "bytes_read": 0, "user_id": "", "duration": 0.107341, "size": 612, "status": 200, "resp_headers": {"Server": ["Caddy"]}}`},
 	{"auto", combinedLineText},
 	{"auto", albLineText},
 	{"haproxy_http", `Mar  6 12:14:14 lb1 haproxy[14389]: 203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe_https~ shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {shop.example.com|Mozilla/5.0 (X11; Linux x86_64) #22} "GET https://shop.example.com/checkout/4711?step=#222 HTTP/2.0"`},
@@ -34,8 +37,17 @@ var speedLines = []struct{ name, line string }{
 	{"nginx_combined", `2001:db8::7 - - [29/Mar/2026:00:26:24 +0100] "GET /q?x=\x22y\x22 HTTP/1.1" 499 0 "-" "he said \x22hi\x22"`},
 }
 
+// speedCases are the lines of every format, those in JSON in the order of their names.
+func speedCases() []struct{ name, line string } {
+	cases := slices.Clone(speedLines)
+	for _, name := range slices.Sorted(maps.Keys(jsonLines)) {
+		cases = append(cases, struct{ name, line string }{name, jsonLines[name]})
+	}
+	return cases
+}
+
 func TestNoAllocations(t *testing.T) {
-	for _, c := range speedLines {
+	for _, c := range speedCases() {
 		f, err := New(Config{Name: c.name})
 		if err != nil {
 			t.Fatal(err)
@@ -81,7 +93,7 @@ func TestFramersDoNotAllocate(t *testing.T) {
 }
 
 func BenchmarkParse(b *testing.B) {
-	for _, c := range speedLines {
+	for _, c := range speedCases() {
 		b.Run(c.name, func(b *testing.B) {
 			f, err := New(Config{Name: c.name})
 			if err != nil {
