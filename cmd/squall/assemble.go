@@ -54,7 +54,9 @@ type formatChoice struct {
 
 // formatSettings is what a format's mapping may hold beside its type.
 type formatSettings struct {
-	LogFormat string `yaml:"log_format"` // for nginx: the string of nginx.conf
+	LogFormat    string            `yaml:"log_format"`    // for nginx: the string of nginx.conf
+	Fields       map[string]string `yaml:"fields"`        // for json: where the values stand
+	DurationUnit string            `yaml:"duration_unit"` // s, ms, us or ns, of durations that do not tell
 }
 
 func chooseFormat(name string, decode func(any) error) (formatChoice, error) {
@@ -68,7 +70,9 @@ func chooseFormat(name string, decode func(any) error) (formatChoice, error) {
 
 func (c formatChoice) open(zone *time.Location) (pipeline.Format, error) {
 	_, name := format.SplitFraming(c.name)
-	return format.New(format.Config{Name: name, LogFormat: c.settings.LogFormat, Zone: zone})
+	return format.New(format.Config{
+		Name: name, LogFormat: c.settings.LogFormat, Fields: c.settings.Fields, DurationUnit: c.settings.DurationUnit, Zone: zone,
+	})
 }
 
 // newChain builds the enrichers.
