@@ -16,8 +16,9 @@ const (
 	PHPMaxChildren   EventKind = "php_max_children"
 	PHPBusy          EventKind = "php_busy"
 	PHPChildExit     EventKind = "php_child_exit"
-	LimitRequest     EventKind = "limit_request" // a line of nginx's error log: limiting or delaying requests
-	NormalStop       EventKind = "stop"          // a container was stopped on purpose (rollout, scale-down)
+	LimitRequest     EventKind = "limit_request"    // a line of nginx's error log: limiting or delaying requests
+	UpstreamTimeout  EventKind = "upstream_timeout" // a line of nginx's error log
+	NormalStop       EventKind = "stop"             // a container was stopped on purpose (rollout, scale-down)
 )
 
 // An Event is something other than a request that a log line tells. Events are rare, so their strings are
@@ -48,5 +49,7 @@ type Event struct {
 	Cgroup  Tri    // of an OOM: whether a cgroup's limit was hit (a container's), or the node's memory was short
 	Zone    string // limiter zone
 	Excess  float64
+	Client  string // the address that a limiter or a timeout names
+	Host    string // as the client asked for it, without port
 	Message string // the text of the line or of the event, cut to 512 bytes
 }

@@ -49,6 +49,7 @@ func TestAutoChooses(t *testing.T) {
 		"apache":         `203.0.113.7 - - [29/Mar/2026:00:26:24 +0100] "GET /a HTTP/1.1" 200 612 "-" "foo \"bar\" \\ baz\tqux" 109488`,
 		"php_fpm_access": `127.0.0.1 -  29/Mar/2026:00:26:24 +0100 "GET /index.php?a=1" 200 /var/www/html/index.php 12.345 2048 40.50%`,
 		"cloudfront_tsv": "2026-03-29\t00:26:24\tLHR50-C1\t233918\t203.0.113.7\tGET\td111111abcdef8.cloudfront.net\t/index.html\t200\t-\tMozilla/5.0%2520(Windows%2520NT%25206.2;%2520WOW64)\tid=7\t-\tMiss\tSOX4xwn4XV6Q4rgb7XiVGOHms_BGlTAC4KyHmureZmBNrjGdRLiNIQ==\twww.example.com\thttps\t523\t0.107\t-\tTLSv1.3\tTLS_AES_128_GCM_SHA256\tMiss\tHTTP/2.0\t-\t-\t56258\t0.106\tMiss\ttext/html\t233400\t-\t-",
+		"nginx_error":    `2026/03/29 01:26:24 [error] 1234#1234: *5678 limiting requests, excess: 5.432 by zone "site", client: 203.0.113.7, server: shop.example, request: "GET /a.css?v=1 HTTP/1.1", host: "shop.example"`,
 	} {
 		a := newAuto(t)
 		if item := parse(a, line); item.Kind == pipeline.Failed {

@@ -294,6 +294,8 @@ func (o *object) event(e *pipeline.Event) {
 		o.key("excess")
 		o.dst = strconv.AppendFloat(o.dst, e.Excess, 'f', -1, 64)
 	}
+	o.text("client_ip", e.Client)
+	o.text("site", e.Host)
 	o.text("message", e.Message)
 }
 
