@@ -17,6 +17,9 @@ func newCheckCommand(families Families) *cobra.Command {
 			"configuration in effect to standard output, with secrets left out.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if path == "" {
+				return usageError(errNoConfig)
+			}
 			text, err := checkConfig(path, families)
 			if err != nil {
 				return usageError(err)
@@ -26,9 +29,6 @@ func newCheckCommand(families Families) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&path, "config", "", "the configuration file")
-	if err := cmd.MarkFlagRequired("config"); err != nil {
-		cmd.RunE = func(*cobra.Command, []string) error { return err }
-	}
 	return cmd
 }
 

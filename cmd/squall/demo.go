@@ -41,7 +41,7 @@ func demo(cmd *cobra.Command, o runOptions, logs []string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // it is in the system's temporary folder
+	defer os.RemoveAll(dir) // it is in the system's temporary folder
 	simulated := len(logs) == 0
 	if simulated {
 		logs = []string{filepath.Join(dir, "access.log")}
@@ -115,7 +115,7 @@ func writeDemo(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // each write is checked
+	defer f.Close() // each write is checked
 	scenario, err := simulate.Named("demo")
 	if err != nil {
 		return err

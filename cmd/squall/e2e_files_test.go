@@ -30,6 +30,37 @@ func nobody(t *testing.T, dir string) *syscall.Credential {
 	return &syscall.Credential{Uid: id, Gid: id}
 }
 
+// writeLog writes a log of n lines.
+func writeLog(t *testing.T, path string, n int, mode os.FileMode) {
+	t.Helper()
+	var text strings.Builder
+	for i := range n {
+		text.WriteString(logLine(time.Now(), http.MethodGet, i))
+	}
+	if err := os.WriteFile(path, []byte(text.String()), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mkdir(t *testing.T, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		if err := os.Mkdir(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// told counts how often the log has a message about a path.
+func (p *program) told(msg, path string) (n int) {
+	for _, e := range p.log(msg) {
+		if e["path"] == path {
+			n++
+		}
+	}
+	return n
+}
+
 func TestFilesThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -40,28 +71,11 @@ func TestFilesThatAreNotThere(t *testing.T) {
 	}
 	write(t, at("squall.yaml"), fmt.Sprintf("sources: [{name: balancer, type: file, paths: [%s], lateness: 1s}]\nspool: {dir: %q}\n",
 		strings.Join(paths, ", "), at("spool"))+compressed)
-	text := func(n int) string {
-		var b strings.Builder
-		for i := range n {
-			b.WriteString(logLine(time.Now(), http.MethodGet, i))
-		}
-		return b.String()
-	}
 	user := nobody(t, dir)
-	for _, name := range []string{"directory.log", "folder"} {
-		if err := os.Mkdir(at(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	open := func(name string, n int, mode os.FileMode) {
-		t.Helper()
-		if err := os.WriteFile(at(name), []byte(text(n)), mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	open("locked.log", 11, 0)
-	open("vanishing.log", 12, 0o644)
-	open("folder/a.log", 13, 0o644)
+	mkdir(t, at("directory.log"), at("folder"))
+	writeLog(t, at("locked.log"), 11, 0)
+	writeLog(t, at("vanishing.log"), 12, 0o644)
+	writeLog(t, at("folder/a.log"), 13, 0o644)
 	people := startLogger(t, at("access.log"), http.MethodGet, 100*time.Millisecond)
 	squall := runSquall(t, dir, surroundings{user: user})
 	state := func(name string) string {
@@ -91,32 +105,21 @@ func TestFilesThatAreNotThere(t *testing.T) {
 	if err := os.Chmod(at("locked.log"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	open("missing.log", 14, 0o644)
-	open("vanishing.log", 15, 0o644)
-	if err := os.Mkdir(at("folder"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	open("folder/b.log", 16, 0o644)
-	eventually(t, "what is back is read", func() bool {
-		return files("unreadable") == 1 && files("missing") == 0 && squall.metric(read) >= 11+12+13+14+15+16
-	})
+	mkdir(t, at("folder"))
+	writeLog(t, at("missing.log"), 14, 0o644)
+	writeLog(t, at("vanishing.log"), 15, 0o644)
+	writeLog(t, at("folder/b.log"), 16, 0o644)
+	eventually(t, "what is back is read", func() bool { return files("unreadable") == 1 && files("missing") == 0 })
 	people.stop()
 	total := float64(11 + 12 + 13 + 14 + 15 + 16 + len(lines(t, at("access.log"))))
 	eventually(t, "every line is read", func() bool { return squall.metric(read) >= total })
 	check(t, "lines read", squall.metric(read), total)
 
-	told := func(msg, name string) (n int) {
-		for _, e := range squall.log(msg) {
-			if e["path"] == at(name) {
-				n++
-			}
-		}
-		return n
-	}
-	check(t, "how often missing.log is told", told("file is missing", "missing.log"), 1)
-	check(t, "how often vanishing.log is told", told("file is missing", "vanishing.log"), 1)
-	check(t, "how often locked.log is told", told("cannot open file, trying on", "locked.log"), 1)
-	check(t, "how often directory.log is told", told("cannot open file, trying on", "directory.log"), 1)
+	const missing, locked = "file is missing", "cannot open file, trying on"
+	check(t, "how often missing.log is told", squall.told(missing, at("missing.log")), 1)
+	check(t, "how often vanishing.log is told", squall.told(missing, at("vanishing.log")), 1)
+	check(t, "how often locked.log is told", squall.told(locked, at("locked.log")), 1)
+	check(t, "how often directory.log is told", squall.told(locked, at("directory.log")), 1)
 	check(t, "exit code", squall.stop(syscall.SIGTERM), 0)
 }
 

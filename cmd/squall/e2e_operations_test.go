@@ -80,7 +80,8 @@ func TestReloadTakesEffectWholeOrNotAtAll(t *testing.T) {
 
 	write(t, file, bad)
 	code, text := squall.reload()
-	line := 1 + strings.Count(bad[:strings.Index(bad, "pain")], "\n")
+	before, _, _ := strings.Cut(bad, "pain")
+	line := 1 + strings.Count(before, "\n")
 	if want := fmt.Sprintf("%s:%d:1: ", file, line); code < 400 || !strings.Contains(text, want) || !strings.Contains(text, "pain") {
 		t.Errorf("a bad file is answered %d without %s: %s", code, want, text)
 	}
@@ -278,4 +279,40 @@ func TestPipeComesToItsEnd(t *testing.T) {
 			t.Errorf("standard output lacks %s: %s", part, out)
 		}
 	}
+}
+
+// What squall cannot start with is told with the exit code of its kind, and the squall that runs is left alone.
+func TestStartsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	good, log := filepath.Join(dir, "squall.yaml"), filepath.Join(dir, "access.log")
+	write(t, good, fileYAML(log, filepath.Join(dir, "spool"), ""))
+	write(t, log, logLine(time.Now(), http.MethodGet, 1))
+	bad, free := filepath.Join(dir, "bad.yaml"), filepath.Join(dir, "free.yaml")
+	write(t, bad, "sources: []\n")
+	write(t, free, fileYAML(log, filepath.Join(dir, "other"), ""))
+	squall := runSquall(t, dir, surroundings{})
+	address := strings.TrimPrefix(squall.base, "http://")
+	for _, c := range []struct {
+		name, told string
+		code       int
+		args       []string
+	}{
+		{"a spool that another squall has", filepath.Join(dir, "spool"), exitFailed, []string{"--config", good, "--web.listen-address", "127.0.0.1:0"}},
+		{"an address that another squall has", "address already in use", exitFailed, []string{"--config", free, "--web.listen-address", address}},
+		{"a configuration without sources", bad + ":1:1", exitUsage, []string{"--config", bad}},
+		{"no such configuration", "none.yaml", exitUsage, []string{"--config", filepath.Join(dir, "none.yaml")}},
+		{"no configuration", "config", exitUsage, nil},
+		{"a level that is none", "loud", exitUsage, []string{"--config", good, "--log.level", "loud"}},
+		{"an argument too many", "access.log", exitUsage, []string{"--config", good, log}},
+		{"a flag that is none", "confg", exitUsage, []string{"--confg", good}},
+	} {
+		other := launch(t, surroundings{}, append([]string{"run"}, c.args...)...)
+		check(t, c.name+": exit code", other.exit(time.Minute), c.code)
+		if !strings.Contains(other.stderr.String(), c.told) {
+			t.Errorf("%s: standard error lacks %s: %s", c.name, c.told, other.stderr)
+		}
+	}
+	check(t, "exit code", squall.stop(syscall.SIGTERM), 0)
+	check(t, "exit code of an unknown command", launch(t, surroundings{}, "rum").exit(time.Minute), exitUsage)
 }

@@ -182,15 +182,20 @@ func (p *program) log(msg string) []map[string]any {
 }
 
 func (p *program) get(path string) (code int, body string) {
-	return answer(http.Get(p.base + path))
+	return request(http.MethodGet, p.base+path)
 }
 
 func (p *program) reload() (code int, body string) {
-	return answer(http.Post(p.base+"/-/reload", "", nil))
+	return request(http.MethodPost, p.base+"/-/reload")
 }
 
-// answer gives 0 for a server that could not be reached.
-func answer(res *http.Response, err error) (int, string) {
+// request gives a server's answer; 0 and why, when there is none.
+func request(method, url string) (code int, text string) {
+	req, err := http.NewRequest(method, url, nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -273,7 +278,10 @@ func (p *program) stop(sig os.Signal) int {
 	if err := p.cmd.Process.Signal(sig); err != nil {
 		p.t.Fatal(err)
 	}
-	return p.exit(10 * time.Second)
+	began := time.Now()
+	code := p.exit(10 * time.Second)
+	p.t.Logf("%s ended it within %s", sig, time.Since(began).Round(time.Millisecond))
+	return code
 }
 
 func (p *program) exit(within time.Duration) int {

@@ -259,7 +259,7 @@ func startVictoriaLogs(t *testing.T) (base string) {
 	})
 	base = "http://" + address
 	eventually(t, "victoria-logs is ready", func() bool {
-		code, _ := answer(http.Get(base + "/health"))
+		code, _ := request(http.MethodGet, base+"/health")
 		return code == http.StatusOK
 	})
 	return base

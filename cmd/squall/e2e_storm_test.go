@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -99,6 +100,12 @@ func TestStormIsOnePageAndNoLineIsLost(t *testing.T) {
 		return ok && s.Error == "" && squall.metric(`squall_lines_read_total{source="balancer"}`) > float64(len(lines(t, second)))
 	})
 
+	// The configuration is loaded again: the alert goes on, and so does what is shipped.
+	code, text := squall.reload()
+	check(t, "answer to a reload: "+text, code, http.StatusOK)
+	eventually(t, "the alert goes on", func() bool { return len(squall.alerts("StormHurting", "firing")) == 1 })
+	check(t, "starts_at after a reload", squall.alerts("StormHurting", "firing")[0].StartsAt, began[0].StartsAt)
+
 	// squall is killed, and the log is rotated again while it is away.
 	squall.kill()
 	web.rotate(first, func() {})
@@ -146,7 +153,7 @@ func checkPage(t *testing.T, page notification) {
 // startsAt asks Alertmanager.
 func startsAt(t *testing.T, am string) time.Time {
 	t.Helper()
-	_, text := answer(http.Get(am + `/api/v2/alerts?filter=alertname="StormHurting"`))
+	_, text := request(http.MethodGet, am+"/api/v2/alerts?"+url.Values{"filter": {`alertname="StormHurting"`}}.Encode())
 	var list []struct{ StartsAt time.Time }
 	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) != 1 {
 		t.Fatalf("%v: %s", err, text)

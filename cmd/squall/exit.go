@@ -9,6 +9,9 @@ const (
 	exitFailOn = 3 // --fail-on was met
 )
 
+// errNoConfig is for commands that need a file.
+var errNoConfig = errors.New("which configuration? Write --config FILE")
+
 // An exitError carries the code to leave with from a command to main.
 type exitError struct {
 	code int

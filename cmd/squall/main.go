@@ -31,6 +31,8 @@ func newRootCommand() *cobra.Command {
 		Version:       version.Info(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
 	root.AddCommand(
@@ -42,5 +44,10 @@ func newRootCommand() *cobra.Command {
 		newSimulateCommand(),
 		newDemoCommand(),
 	)
+	for _, c := range append(root.Commands(), root) {
+		if args := c.Args; args != nil {
+			c.Args = func(cmd *cobra.Command, given []string) error { return usageIf(args(cmd, given)) }
+		}
+	}
 	return root
 }

@@ -52,6 +52,9 @@ func newRunCommand() *cobra.Command {
 				}
 				return c, usageIf(c.RequireSources())
 			}
+			if o.config == "" {
+				return usageError(errNoConfig)
+			}
 			return serve(cmd.Context(), o, load, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
@@ -60,9 +63,6 @@ func newRunCommand() *cobra.Command {
 	f.StringVar(&o.level, "log.level", "info", "`LEVEL` of the log on standard error: debug, info, warn or error")
 	f.StringVar(&o.listen, "web.listen-address", "", "`ADDRESS` of the HTTP server, over the configuration's")
 	f.BoolVar(&o.profiles, "web.enable-pprof", false, "serve /debug/pprof")
-	if err := cmd.MarkFlagRequired("config"); err != nil {
-		cmd.RunE = func(*cobra.Command, []string) error { return err }
-	}
 	return cmd
 }
 
@@ -255,7 +255,7 @@ func (s *server) hangups(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-signals:
-			_ = s.reload(ctx) //nolint:errcheck // it was logged
+			_ = s.reload(ctx) // it was logged
 		}
 	}
 }
