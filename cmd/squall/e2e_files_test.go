@@ -30,8 +30,8 @@ func nobody(t *testing.T, dir string) *syscall.Credential {
 	return &syscall.Credential{Uid: id, Gid: id}
 }
 
-// writeLog writes a log of n lines.
-func writeLog(t *testing.T, path string, n int, mode os.FileMode) {
+// writeVisits writes a log of n visitors' lines.
+func writeVisits(t *testing.T, path string, n int, mode os.FileMode) {
 	t.Helper()
 	var text strings.Builder
 	for i := range n {
@@ -73,9 +73,9 @@ func TestFilesThatAreNotThere(t *testing.T) {
 		strings.Join(paths, ", "), at("spool"))+compressed)
 	user := nobody(t, dir)
 	mkdir(t, at("directory.log"), at("folder"))
-	writeLog(t, at("locked.log"), 11, 0)
-	writeLog(t, at("vanishing.log"), 12, 0o644)
-	writeLog(t, at("folder/a.log"), 13, 0o644)
+	writeVisits(t, at("locked.log"), 11, 0)
+	writeVisits(t, at("vanishing.log"), 12, 0o644)
+	writeVisits(t, at("folder/a.log"), 13, 0o644)
 	people := startLogger(t, at("access.log"), http.MethodGet, 100*time.Millisecond)
 	squall := runSquall(t, dir, surroundings{user: user})
 	state := func(name string) string {
@@ -106,9 +106,9 @@ func TestFilesThatAreNotThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	mkdir(t, at("folder"))
-	writeLog(t, at("missing.log"), 14, 0o644)
-	writeLog(t, at("vanishing.log"), 15, 0o644)
-	writeLog(t, at("folder/b.log"), 16, 0o644)
+	writeVisits(t, at("missing.log"), 14, 0o644)
+	writeVisits(t, at("vanishing.log"), 15, 0o644)
+	writeVisits(t, at("folder/b.log"), 16, 0o644)
 	eventually(t, "what is back is read", func() bool { return files("unreadable") == 1 && files("missing") == 0 })
 	people.stop()
 	total := float64(11 + 12 + 13 + 14 + 15 + 16 + len(lines(t, at("access.log"))))
