@@ -55,7 +55,7 @@ func stormOfMinutes(t testing.TB) *minutes {
 		m.lines, m.times = append(m.lines, line), append(m.times, lineTime(t, line))
 	}
 	r := newRecorder()
-	m.want = r.replay(t, writeLog(t, t.TempDir(), "access.log", m.log))
+	m.want = r.replay(t, placeLog(t, t.TempDir(), "access.log", m.log))
 	m.last = r.last
 	if n := strings.Count(m.want, "\n"); n != 8 || m.last > m.times[len(m.times)-1]-int64(70*time.Second) {
 		t.Fatalf("the storm should begin and end four alerts before the log's last minute: %s", m.want)
@@ -75,7 +75,7 @@ func lineTime(t testing.TB, line []byte) int64 {
 	return ms * int64(time.Millisecond)
 }
 
-func writeLog(t testing.TB, dir, name string, log []byte) string {
+func placeLog(t testing.TB, dir, name string, log []byte) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path, log, 0o600); err != nil {
@@ -105,7 +105,7 @@ func (r *recorder) settled(res *detectors.Result, transitions []alerts.Alert) {
 // minutesConfig is the configuration of all runs here.
 func minutesConfig(t testing.TB, source string) *Config {
 	t.Helper()
-	path := writeLog(t, t.TempDir(), "squall.yaml", []byte("site_defaults: {pool: {workers: 25}}\nsources: ["+source+"]\nnotify: [{type: stdout}]\n"))
+	path := placeLog(t, t.TempDir(), "squall.yaml", []byte("site_defaults: {pool: {workers: 25}}\nsources: ["+source+"]\nnotify: [{type: stdout}]\n"))
 	c, err := loadConfig(path, os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
@@ -183,18 +183,18 @@ func TestOrderOfFilesAndLines(t *testing.T) {
 		for i, data := range files {
 			switch pack := rapid.SampledFrom([]string{"", "", ".gz", ".zst"}).Draw(rt, "packed"); pack {
 			case ".gz":
-				paths = append(paths, writeLog(t, dir, fmt.Sprintf("%d.gz", i), gzipped(t, data)))
+				paths = append(paths, placeLog(t, dir, fmt.Sprintf("%d.gz", i), gzipped(t, data)))
 			case ".zst":
-				paths = append(paths, writeLog(t, dir, fmt.Sprintf("%d.zst", i), zstandard(t, data)))
+				paths = append(paths, placeLog(t, dir, fmt.Sprintf("%d.zst", i), zstandard(t, data)))
 			default:
-				paths = append(paths, writeLog(t, dir, fmt.Sprintf("%d.log", i), data))
+				paths = append(paths, placeLog(t, dir, fmt.Sprintf("%d.log", i), data))
 			}
 			if rapid.IntRange(0, 3).Draw(rt, "delivered") == 0 {
 				packed, err := os.ReadFile(paths[len(paths)-1])
 				if err != nil {
 					t.Fatal(err)
 				}
-				paths = append(paths, writeLog(t, dir, fmt.Sprintf("again-%d", i), packed))
+				paths = append(paths, placeLog(t, dir, fmt.Sprintf("again-%d", i), packed))
 			}
 		}
 		rng.Shuffle(len(paths), func(i, j int) { paths[i], paths[j] = paths[j], paths[i] })
@@ -252,7 +252,7 @@ func TestRotatedPieces(t *testing.T) {
 			} else if rapid.Bool().Draw(rt, "packed") {
 				name, data = name+".gz", gzipped(t, data)
 			}
-			paths, from = append(paths, writeLog(t, dir, name, data)), to
+			paths, from = append(paths, placeLog(t, dir, name, data)), to
 		}
 		if rapid.Bool().Draw(rt, "as a directory") {
 			paths = []string{dir}
