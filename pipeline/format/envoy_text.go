@@ -173,6 +173,8 @@ func (l *envoyLine) texts(line []byte, pos int) (int, pipeline.Reason) {
 		w.next() // two local addresses
 		w.next()
 		l.remote = w.next()
+		w.next() // SNI and route
+		w.next()
 		if tail[0] != ' ' || w.cut {
 			return last, envoyCut(w.cut)
 		}

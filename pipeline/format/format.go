@@ -13,7 +13,7 @@ import (
 // A Config says which format to make and what its lines leave out.
 type Config struct {
 	Name      string         // a kind, or auto; without framing (see SplitFraming). Empty: nginx with a LogFormat, else auto
-	LogFormat string         // for the nginx kinds: the log_format of nginx.conf, or the whole directive
+	LogFormat string         // nginx: the log_format; apache: the LogFormat; php_fpm_access: the access.format; haproxy: the captured headers
 	Zone      *time.Location // of times that carry none; nil is UTC
 	// DurationUnit is the unit (s, ms, us or ns) of durations that neither their key nor their text tells (Caddy,
 	// json, the first generation of Azure's gateway); empty: judged number by number, or unknown.

@@ -428,9 +428,20 @@ func (f *haproxy) request(w *words, r *pipeline.Record) (pos int, form uint8, re
 	if w.pos >= len(w.line) {
 		return w.pos, haproxyHTTP, ""
 	}
-	w.next() // errors
-	if sni, _, found := bytes.Cut(w.next(), []byte("/")); found && r.Host == nil && !absent(sni) {
-		r.Host = hostOf(f.mem.unhash(sni))
+	return f.handshake(w, r)
+}
+
+// handshake reads what httpslog has behind the request: five error codes, then SNI, version and cipher. Fields of
+// another log-format are passed over.
+func (f *haproxy) handshake(w *words, r *pipeline.Record) (pos int, form uint8, reason pipeline.Reason) {
+	pos = w.pos
+	codes, names := w.next(), w.next()
+	if bytes.Count(codes, []byte("/")) == 4 && bytes.Count(names, []byte("/")) == 2 {
+		if sni, _, _ := bytes.Cut(names, []byte("/")); r.Host == nil && !absent(sni) {
+			r.Host = hostOf(f.mem.unhash(sni))
+		}
+	} else if f.forms&haproxyHTTP == 0 {
+		return pos, haproxyHTTPS, w.reason()
 	}
 	return len(w.line), haproxyHTTPS, ""
 }

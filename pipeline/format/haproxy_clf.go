@@ -92,8 +92,12 @@ func (f *haproxy) restCLF(w *words, r *pipeline.Record, req []byte) (pos int, re
 	names := f.mem.take(end - start)
 	names = append(append(append(names, backend...), '/'), server...)
 	f.judge(r, names, timers, flags)
-	w.quoted() // the cookies
-	w.quoted()
+	for range 2 { // the cookies
+		pos = w.pos
+		if _, ok := w.quoted(); !ok {
+			return pos, w.reason()
+		}
+	}
 	for i := 0; ; i++ {
 		val, ok := w.quoted()
 		if !ok {

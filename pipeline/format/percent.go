@@ -236,6 +236,10 @@ func (p *percentReader) set(r *pipeline.Record, e *percentElement, val []byte) p
 	switch e.v {
 	case varSkip:
 		return ""
+	case varStatus:
+		if len(val) < 3 && !absent(val) {
+			return pipeline.ReasonMalformed
+		}
 	case varServerName:
 		if bytes.IndexAny(val, " [") >= 0 {
 			return pipeline.ReasonFields
@@ -245,7 +249,7 @@ func (p *percentReader) set(r *pipeline.Record, e *percentElement, val []byte) p
 }
 
 func (p *percentReader) setDuration(r *pipeline.Record, e *percentElement, val []byte) pipeline.Reason {
-	if absent(val) {
+	if len(val) == 1 && val[0] == '-' {
 		return ""
 	}
 	var t int64
