@@ -2,6 +2,8 @@ package format
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math/bits"
 	"unicode/utf8"
 
 	"github.com/squall-sre/squall/pipeline"
@@ -41,7 +43,7 @@ func (s *jsonScanner) fail(reason pipeline.Reason) jsonKind {
 }
 
 func (s *jsonScanner) space() {
-	for s.pos < len(s.text) {
+	for s.pos < len(s.text) && s.text[s.pos] <= ' ' {
 		switch s.text[s.pos] {
 		case ' ', '\t', '\r', '\n':
 			s.pos++
@@ -124,32 +126,62 @@ func (s *jsonScanner) key() []byte {
 
 // str reads a string whose opening quote was taken, with its escapes undone.
 func (s *jsonScanner) str() ([]byte, bool) {
-	start, escaped := s.pos, false
-	for i := s.pos; i < len(s.text); i++ {
-		switch c := s.text[i]; {
-		case c == '"':
+	start := s.pos
+	raw, escaped, ok := s.raw()
+	if !ok || !escaped {
+		return raw, ok
+	}
+	out, ok := s.unescape(raw)
+	if !ok {
+		s.pos = start
+		s.fail(pipeline.ReasonBadJSON)
+	}
+	return out, ok
+}
+
+// raw reads a string whose opening quote was taken, as it stands.
+func (s *jsonScanner) raw() (raw []byte, escaped, ok bool) {
+	start := s.pos
+	for i := s.pos; ; {
+		i = special(s.text, i)
+		if i >= len(s.text) {
+			s.pos = len(s.text)
+			s.fail(pipeline.ReasonTruncated)
+			return nil, false, false
+		}
+		switch s.text[i] {
+		case '"':
 			s.pos = i + 1
-			if !escaped {
-				return s.text[start:i], true
-			}
-			out, ok := s.unescape(s.text[start:i])
-			if !ok {
-				s.pos = start
-				s.fail(pipeline.ReasonBadJSON)
-			}
-			return out, ok
-		case c == '\\':
+			return s.text[start:i:i], escaped, true
+		case '\\':
 			escaped = true
-			i++
-		case c < 0x20:
+			i += 2
+		default:
 			s.pos = i
 			s.fail(pipeline.ReasonBadJSON)
-			return nil, false
+			return nil, false, false
 		}
 	}
-	s.pos = len(s.text)
-	s.fail(pipeline.ReasonTruncated)
-	return nil, false
+}
+
+// special finds the first quote, backslash or control character from i on; len(text) or more when there is none.
+// It looks at eight bytes at a time: a byte less than n borrows into its highest bit from x-n, and only a byte
+// behind the first can do so wrongly.
+func special(text []byte, i int) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	for i+8 <= len(text) {
+		x := binary.LittleEndian.Uint64(text[i:])
+		quote, backslash := x^(ones*'"'), x^(ones*'\\')
+		found := ((quote-ones)&^quote | (backslash-ones)&^backslash | (x-ones*0x20)&^x) & highs
+		if found != 0 {
+			return i + bits.TrailingZeros64(found)/8
+		}
+		i += 8
+	}
+	for i < len(text) && text[i] >= 0x20 && text[i] != '"' && text[i] != '\\' {
+		i++
+	}
+	return i
 }
 
 func (s *jsonScanner) unescape(raw []byte) ([]byte, bool) {
@@ -221,22 +253,24 @@ func (s *jsonScanner) word(w string, kind jsonKind) (jsonKind, []byte) {
 }
 
 func (s *jsonScanner) number() (jsonKind, []byte) {
-	start := s.pos
-	digits := 0
-	for s.pos < len(s.text) {
-		c := s.text[s.pos]
-		if c >= '0' && c <= '9' {
-			digits++
-		} else if c != '-' && c != '+' && c != '.' && c != 'e' && c != 'E' {
+	start, i := s.pos, s.pos+1
+	for i < len(s.text) && s.text[i] >= '0' && s.text[i] <= '9' {
+		i++
+	}
+	plain := s.text[start] != '-' && i < len(s.text) && s.text[i] != '.' && s.text[i]|0x20 != 'e' && s.text[i] != '-' && s.text[i] != '+'
+	for i < len(s.text) && !plain {
+		c := s.text[i]
+		if (c < '0' || c > '9') && c != '-' && c != '+' && c != '.' && c|0x20 != 'e' {
 			break
 		}
-		s.pos++
+		i++
 	}
-	if s.pos >= len(s.text) {
+	s.pos = i
+	if i >= len(s.text) {
 		return s.fail(pipeline.ReasonTruncated), nil
 	}
-	v := s.text[start:s.pos]
-	if digits == 0 || !validNumber(v) {
+	v := s.text[start:i:i]
+	if !plain && !validNumber(v) {
 		s.pos = start
 		return s.fail(pipeline.ReasonBadJSON), nil
 	}
@@ -282,7 +316,7 @@ func (s *jsonScanner) skip() bool {
 	var opened [maxDepth]byte
 	depth := 0
 	for {
-		kind, _ := s.scalar()
+		kind := s.pastScalar()
 		more := false
 		switch kind {
 		case jsonNone:
@@ -315,6 +349,44 @@ func (s *jsonScanner) skip() bool {
 		if opened[depth-1] == '{' && s.key() == nil && s.bad != "" {
 			return false
 		}
+	}
+}
+
+// pastScalar is scalar for a value that nobody wants: escapes are checked, and not undone.
+func (s *jsonScanner) pastScalar() jsonKind {
+	if s.peek() != '"' {
+		kind, _ := s.scalar()
+		return kind
+	}
+	s.pos++
+	start := s.pos
+	raw, escaped, ok := s.raw()
+	if ok && escaped && !validEscapes(raw) {
+		s.pos = start
+		return s.fail(pipeline.ReasonBadJSON)
+	}
+	if !ok {
+		return jsonNone
+	}
+	return jsonString
+}
+
+func validEscapes(raw []byte) bool {
+	for {
+		i := bytes.IndexByte(raw, '\\')
+		if i < 0 {
+			return true
+		}
+		if raw = raw[i+1:]; len(raw) == 0 {
+			return false
+		}
+		switch e := raw[0]; {
+		case e == 'u' && hex(raw[1:], 4) >= 0:
+		case e != 'v' && plainEscapes[e] != 0:
+		default:
+			return false
+		}
+		raw = raw[1:]
 	}
 }
 

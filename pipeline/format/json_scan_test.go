@@ -74,3 +74,18 @@ func TestScannerUnescapesAsEncodingJSON(t *testing.T) {
 		}
 	})
 }
+
+// TestSpecial compares the search by words with one by bytes.
+func TestSpecial(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "text")
+		from := rapid.IntRange(0, len(text)+1).Draw(t, "from")
+		want := from
+		for want < len(text) && text[want] >= 0x20 && text[want] != '"' && text[want] != '\\' {
+			want++
+		}
+		if got := special(text, from); got != want {
+			t.Fatalf("%d, want %d", got, want)
+		}
+	})
+}
