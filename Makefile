@@ -8,7 +8,8 @@ VICTORIA_LOGS := v1.52.2
 
 # What the tests run against for real, as COMMAND:PACKAGE of Debian. The race detector needs a C compiler.
 TEST_PACKAGES := gcc:build-essential nginx:nginx-light prometheus-alertmanager:prometheus-alertmanager \
-                 logrotate:logrotate
+                 logrotate:logrotate haproxy:haproxy journalctl:systemd \
+                 /usr/lib/systemd/systemd-journal-remote:systemd-journal-remote
 LINT_PACKAGES := shellcheck:shellcheck
 
 CACHE := $(CURDIR)/.cache

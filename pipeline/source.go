@@ -15,6 +15,9 @@ type Stream struct {
 }
 
 // A Block is a run of lines of one Stream, with their place in it. Data is valid until Emit returns.
+//
+// What numbers its entries itself (the journal) has those numbers as its offsets: From is that of the first entry that
+// may be in Data, To is the one behind the last, and the framing tells where each line begins.
 type Block struct {
 	Stream *Stream
 	Data   []byte // lines, each ended by \n; only the last block of a stream may end without
@@ -38,6 +41,7 @@ const (
 	SkipLongLine  = "long_line"  // a line over the limit was cut; the rest was passed over
 	SkipTruncated = "truncated"  // the file was truncated under unread lines
 	SkipVanished  = "vanished"   // a file with a saved position was not found again
+	SkipOverflow  = "overflow"   // datagrams that came faster than the road took them
 	SkipUnread    = "unreadable" // an input/output error or a corrupt archive
 )
 

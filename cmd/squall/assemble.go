@@ -161,21 +161,28 @@ func detectorSettings(c *Config) []detectors.Setting {
 	return out
 }
 
+// framings are what kinds of source have around each line.
+var framings = map[string]string{"container": "container", "journal": "journal", "syslog": "syslog"}
+
 // opener makes the framing and the format of each stream of an input: it is the Open of a road.
 type opener struct {
-	format formatChoice
-	zone   *time.Location
-	framed bool // the lines come from a container runtime
+	format  formatChoice
+	zone    *time.Location
+	framing string // that of the kind of source, when the format names none
 	// opened is told of each stream's format, nil for nobody.
 	opened func(s *pipeline.Stream, f pipeline.Format)
 }
 
 func (o opener) open(s *pipeline.Stream, first []byte) (pipeline.Framer, pipeline.Format, error) {
 	framing, name := format.SplitFraming(o.format.name)
-	if framing == "" && (o.framed || name == "auto" && framedByRuntime(first)) {
+	switch {
+	case framing != "":
+	case o.framing != "":
+		framing = o.framing
+	case name == "auto" && framedByRuntime(first):
 		framing = "container"
 	}
-	framer, err := format.NewFramer(framing)
+	framer, err := format.NewFramerIn(framing, o.zone)
 	if err != nil {
 		return nil, nil, err
 	}

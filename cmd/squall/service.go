@@ -145,7 +145,7 @@ func (s *server) buildInputs(d *service, c *Config, reg prometheus.Registerer) e
 			return fmt.Errorf("source %s: %w", sc.Name, err)
 		}
 		in := &inputRoad{name: sc.Name, lateness: sc.Lateness, source: src}
-		o := opener{format: choice, zone: sc.Timezone.Location, framed: sc.Type == "container"}
+		o := opener{format: choice, zone: sc.Timezone.Location, framing: framings[sc.Type]}
 		o.opened = func(s *pipeline.Stream, f pipeline.Format) {
 			if a, ok := f.(*format.Auto); ok {
 				in.autos.Store(s.ID, &announced{format: a})

@@ -4,33 +4,41 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/squall-sre/squall/pipeline"
 )
 
-// framers are the wrappings of container runtimes. container finds out which, line by line.
-var framers = map[string]func() pipeline.Framer{
-	"cri":       func() pipeline.Framer { return &framer{unwrap: (*framer).cri} },
-	"docker":    func() pipeline.Framer { return &framer{unwrap: (*framer).docker} },
-	"container": func() pipeline.Framer { return &framer{unwrap: (*framer).container} },
-	"file":      func() pipeline.Framer { return &bare{} },
-	"":          func() pipeline.Framer { return &bare{} },
+// framers are the wrappings of container runtimes (container finds out which, line by line), of the journal and of
+// syslog. The zone is that of times which carry none.
+var framers = map[string]func(zone *time.Location) pipeline.Framer{
+	"cri":       func(*time.Location) pipeline.Framer { return &framer{unwrap: (*framer).cri} },
+	"docker":    func(*time.Location) pipeline.Framer { return &framer{unwrap: (*framer).docker} },
+	"container": func(*time.Location) pipeline.Framer { return &framer{unwrap: (*framer).container} },
+	"journal":   func(*time.Location) pipeline.Framer { return &journalFramer{} },
+	"syslog":    newSyslogFramer,
+	"file":      func(*time.Location) pipeline.Framer { return &bare{} },
+	"":          func(*time.Location) pipeline.Framer { return &bare{} },
 }
 
-// NewFramer makes a framer: cri, docker, container (either of the two), or "" for lines that nothing wraps.
+// NewFramer is NewFramerIn for a writer whose clock is UTC.
+func NewFramer(name string) (pipeline.Framer, error) { return NewFramerIn(name, time.UTC) }
+
+// NewFramerIn makes a framer: cri, docker, container (either of the two), journal, syslog, or "" for lines that nothing
+// wraps.
 //
 // A line that Flush gives lacks its end: the container was stopped, or its log was rotated away, within it.
 // It is to be shipped and counted as ReasonPartial, not parsed: a cut line reads as a wrong record (a size
 // without its last digits), not as none.
-func NewFramer(name string) (pipeline.Framer, error) {
+func NewFramerIn(name string, zone *time.Location) (pipeline.Framer, error) {
 	newFramer, ok := framers[name]
 	if !ok {
-		return nil, fmt.Errorf("framing %q is not one of cri, docker, container", name)
+		return nil, fmt.Errorf("framing %q is not one of cri, docker, container, journal, syslog", name)
 	}
-	return newFramer(), nil
+	return newFramer(zone), nil
 }
 
-// SplitFraming parts cri+X, docker+X and container+X; file+X is X. cri and docker alone mean cri+auto.
+// SplitFraming parts cri+X, journal+X and the like; file+X is X. cri and the like alone mean cri+auto.
 func SplitFraming(name string) (framing, format string) {
 	framing, format, ok := strings.Cut(name, "+")
 	switch _, known := framers[framing]; {

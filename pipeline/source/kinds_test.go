@@ -34,7 +34,7 @@ func TestNew(t *testing.T) {
 		{"{type: file, paths: [/a], pathes: [/b]}", "pathes"},
 		{"{type: file, paths: [/a], timezone: Mars}", "timezone"},
 		{"{type: file, paths: [/a], lateness: -1s}", "negative"},
-		{"{type: pigeon}", "container, file, stdin"},
+		{"{type: pigeon}", "container, file"},
 		{"{paths: [/a]}", "is not a source"},
 	} {
 		rt := testRuntime()

@@ -14,18 +14,23 @@ const (
 	errArchive = "archive"
 	errInotify = "inotify"
 	errLimit   = "too_many_files"
+	errEntry   = "entry"   // journalctl wrote what is no entry
+	errListen  = "listen"  // an address could not be listened at
+	errRefused = "refused" // a sender that is not allowed, or one too many
+	errMessage = "message" // a connection ended within a message, or waited too long there
 )
 
 var (
-	errorReasons = []string{errOpen, errStat, errRead, errArchive, errInotify, errLimit}
+	errorReasons = []string{errOpen, errStat, errRead, errArchive, errInotify, errLimit, errEntry, errListen, errRefused, errMessage}
 	skipReasons  = []string{
 		pipeline.SkipNUL, pipeline.SkipLongLine, pipeline.SkipTruncated, pipeline.SkipVanished, pipeline.SkipUnread,
+		pipeline.SkipOverflow,
 	}
 )
 
 // Metrics are the counters of all sources of a process, by input.
 type Metrics struct {
-	lines, bytes                  *prometheus.CounterVec
+	lines, bytes, dropped         *prometheus.CounterVec
 	skips, lost, errors           *prometheus.CounterVec
 	lag, open, deleted, following *prometheus.GaugeVec
 }
@@ -47,7 +52,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		bytes:     counter("read_bytes_total", "Bytes read and handed on.", "input"),
 		skips:     counter("skips_total", "Runs of bytes read over.", "input", "reason"),
 		lost:      counter("lost_total", "Runs of bytes with log lines that are gone.", "input", "reason"),
-		errors:    counter("errors_total", "Failed operations on files, each retried.", "input", "reason"),
+		errors:    counter("errors_total", "Failed operations on files, journals and sockets, each retried.", "input", "reason"),
+		dropped:   counter("dropped_total", "Datagrams that came while the road was full, by the kernel's count or ours.", "input"),
 		lag:       gauge("lag_bytes", "Bytes known to be unread."),
 		open:      gauge("open_files", "Files held open."),
 		deleted:   gauge("deleted_open_files", "Files held open that have no name any more: their disk space is not free."),
@@ -59,7 +65,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 type meter struct {
 	all                           *Metrics
 	input                         string
-	lines, bytes                  prometheus.Counter
+	lines, bytes, dropped         prometheus.Counter
 	lag, open, deleted, following prometheus.Gauge
 }
 
@@ -73,7 +79,8 @@ func (m *Metrics) of(input string) *meter {
 	}
 	return &meter{
 		all: m, input: input, lines: m.lines.WithLabelValues(input), bytes: m.bytes.WithLabelValues(input),
-		lag: m.lag.WithLabelValues(input), open: m.open.WithLabelValues(input),
+		dropped: m.dropped.WithLabelValues(input),
+		lag:     m.lag.WithLabelValues(input), open: m.open.WithLabelValues(input),
 		deleted: m.deleted.WithLabelValues(input), following: m.following.WithLabelValues(input),
 	}
 }

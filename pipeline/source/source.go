@@ -1,4 +1,5 @@
-// Package source reads lines: from files that rotate, from containers' logs, from standard input.
+// Package source reads lines: from files that rotate, from containers' logs, from the journal, from sockets, from
+// standard input.
 //
 // A Source turns what it reads into Blocks of whole lines, each with its exact place in its Stream. For files
 // a Stream is one generation of the file: one inode from its first byte to its last, whatever its name is
@@ -45,7 +46,7 @@ type Runtime struct {
 	Name    string // the input's name when configuration gives none
 	Logger  *zap.Logger
 	Metrics *Metrics         // shared by all sources of a process
-	Now     func() time.Time // only for how long something has been so, never for lines
+	Now     func() time.Time // for how long something has been so, and when a message came; never for lines that can be read again
 	Poll    time.Duration    // between two looks at the file system; 0: 250 ms
 	Stdin   io.Reader        // for the kind stdin
 }
@@ -56,7 +57,9 @@ const defaultPoll = 250 * time.Millisecond
 var kinds = map[string]func(decode func(any) error, rt Runtime) (Source, error){
 	"file":      newFile,
 	"container": newContainer,
+	"journal":   newJournal,
 	"stdin":     newStdin,
+	"syslog":    newSyslog,
 }
 
 // Kinds lists the kinds of source, sorted.
