@@ -55,11 +55,12 @@ const defaultPoll = 250 * time.Millisecond
 
 // kinds is the family's table.
 var kinds = map[string]func(decode func(any) error, rt Runtime) (Source, error){
-	"file":      newFile,
-	"container": newContainer,
-	"journal":   newJournal,
-	"stdin":     newStdin,
-	"syslog":    newSyslog,
+	"file":       newFile,
+	"container":  newContainer,
+	"journal":    newJournal,
+	"stdin":      newStdin,
+	"syslog":     newSyslog,
+	"kubernetes": newKubernetes,
 }
 
 // Kinds lists the kinds of source, sorted.
