@@ -16,5 +16,7 @@ func TestDemoTellsOfItsStorm(t *testing.T) {
 		return strings.Contains(squall.stdout.String(), "HeadStorm")
 	})
 	check(t, "exit code", squall.stop(os.Interrupt), 0)
-	check(t, "standard error", squall.stderr.String(), "")
+	if text := squall.stderr.String(); strings.Contains(text, `"level":"error"`) {
+		t.Errorf("standard error: %s", text)
+	}
 }

@@ -132,8 +132,9 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	return err
 }
 
-// stopGrace bounds each of the last steps of a stop; all of them end within 10 seconds.
-const stopGrace = 3 * time.Second
+// stopGrace bounds each of the last steps of a stop. On a slow disk up to four come one after the other (a state
+// that is being saved, the last state, the last lines, the spool): all of them end within 10 seconds.
+const stopGrace = 2 * time.Second
 
 func closeSpool(store *spool.Spool, log *zap.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
