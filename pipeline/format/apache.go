@@ -2,6 +2,7 @@ package format
 
 import (
 	"strings"
+	"sync"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -34,17 +35,26 @@ var apacheLayouts = []string{
 	apacheCombined + ` "%{X-Forwarded-For}i" %D`,
 }
 
+// apacheKnown compiles them once for all streams.
+var apacheKnown = sync.OnceValues(func() ([]*percentLayout, error) {
+	return compileAll(apacheLayouts, false, apacheDirective)
+})
+
 // newApache makes the family: with a LogFormat that alone; without one it finds the layout line by line.
 func newApache(cfg Config) (pipeline.Format, error) {
-	formats := apacheLayouts
-	if cfg.LogFormat != "" {
-		s, err := readApacheFormat(cfg.LogFormat)
-		if err != nil {
-			return nil, err
-		}
-		formats = []string{s}
+	if cfg.LogFormat == "" {
+		l, err := apacheKnown()
+		return makeApache(cfg, l), err
 	}
-	return makeApache(cfg, formats)
+	s, err := readApacheFormat(cfg.LogFormat)
+	if err != nil {
+		return nil, err
+	}
+	l, err := compileAll([]string{s}, false, apacheDirective)
+	if err != nil {
+		return nil, err
+	}
+	return makeApache(cfg, l), nil
 }
 
 // newApacheCombined reads combined and vhost_combined, with or without a number of microseconds behind them, or the
@@ -53,7 +63,8 @@ func newApacheCombined(cfg Config) (pipeline.Format, error) {
 	if cfg.LogFormat != "" {
 		return newApache(cfg)
 	}
-	return makeApache(cfg, apacheLayouts[:5])
+	l, err := compileAll(apacheLayouts[:5], false, apacheDirective)
+	return makeApache(cfg, l), err
 }
 
 // newApacheCommon reads the common log format, with or without a virtual host in front and %D behind.
@@ -61,20 +72,15 @@ func newApacheCommon(cfg Config) (pipeline.Format, error) {
 	if cfg.LogFormat != "" {
 		return newApache(cfg)
 	}
-	return makeApache(cfg, []string{apacheCommon, `%v:%p ` + apacheCommon, `%v ` + apacheCommon, apacheCommon + ` %D`})
+	formats := []string{apacheCommon, `%v:%p ` + apacheCommon, `%v ` + apacheCommon, apacheCommon + ` %D`}
+	l, err := compileAll(formats, false, apacheDirective)
+	return makeApache(cfg, l), err
 }
 
-func makeApache(cfg Config, formats []string) (pipeline.Format, error) {
-	f := &apache{}
-	for _, s := range formats {
-		l, err := compilePercent(s, false, apacheDirective)
-		if err != nil {
-			return nil, err
-		}
-		f.layouts = append(f.layouts, l)
-	}
+func makeApache(cfg Config, layouts []*percentLayout) *apache {
+	f := &apache{layouts: layouts}
 	f.reader.nginx.iso.zone = cfg.Zone
-	return f, nil
+	return f
 }
 
 // apache reads the lines of some layouts.

@@ -69,6 +69,19 @@ func closedQuote(s string) bool {
 // maxDirectives bounds a format.
 const maxDirectives = maxElements
 
+// compileAll makes layouts of several formats. What it gives is not changed by reading, so streams may share it.
+func compileAll(formats []string, raw bool, meaning func(name byte, arg string) percentElement) ([]*percentLayout, error) {
+	out := make([]*percentLayout, 0, len(formats))
+	for _, s := range formats {
+		l, err := compilePercent(s, raw, meaning)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
 // compilePercent makes a layout. meaning tells what a directive is; raw says that values are not escaped.
 func compilePercent(format string, raw bool, meaning func(name byte, arg string) percentElement) (*percentLayout, error) {
 	l := &percentLayout{layout: layout{raw: raw}}

@@ -2,6 +2,7 @@ package format
 
 import (
 	"strings"
+	"sync"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -22,25 +23,25 @@ var phpAccessLayouts = []string{
 // newPHPFPMAccess reads php-fpm's access log, whose duration is the worker's true time of service. The LogFormat is
 // the pool's access.format. Times are the request's start.
 func newPHPFPMAccess(cfg Config) (pipeline.Format, error) {
-	formats := phpAccessLayouts
+	l, err := phpAccessKnown()
 	if cfg.LogFormat != "" {
-		s, err := readPercentFormat(strings.TrimSpace(cfg.LogFormat), "access.format")
-		if err != nil {
-			return nil, err
+		var s string
+		if s, err = readPercentFormat(strings.TrimSpace(cfg.LogFormat), "access.format"); err == nil {
+			l, err = compileAll([]string{s}, true, phpDirective)
 		}
-		formats = []string{s}
 	}
-	f := &phpFPMAccess{}
-	for _, s := range formats {
-		l, err := compilePercent(s, true, phpDirective) // php-fpm escapes nothing
-		if err != nil {
-			return nil, err
-		}
-		f.layouts = append(f.layouts, l)
+	if err != nil {
+		return nil, err
 	}
+	f := &phpFPMAccess{layouts: l}
 	f.reader.nginx.iso.zone = cfg.Zone
 	return f, nil
 }
+
+// phpAccessKnown compiles the layouts once for all streams. php-fpm escapes nothing.
+var phpAccessKnown = sync.OnceValues(func() ([]*percentLayout, error) {
+	return compileAll(phpAccessLayouts, true, phpDirective)
+})
 
 type phpFPMAccess struct {
 	layouts []*percentLayout
