@@ -97,6 +97,9 @@ func NewEngine(cfg Config) (*Engine, error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := r.fits(cfg.Pane); err != nil {
+			return nil, err
+		}
 		e.detectors = append(e.detectors, r)
 		e.keep = max(e.keep, r.span())
 	}
@@ -137,6 +140,16 @@ func (r *runner) span() int64 {
 		longest = max(longest, d.Span())
 	}
 	return int64(longest)
+}
+
+// fits checks that windows are whole panes.
+func (r *runner) fits(length time.Duration) error {
+	for _, d := range append(slices.Collect(maps.Values(r.sites)), r.all) {
+		if d.Span()%length != 0 {
+			return fmt.Errorf("detector %s: window %s is not a multiple of the pane, %s", r.name, d.Span(), length)
+		}
+	}
+	return nil
 }
 
 // variants gives each of the runner's detectors with the sites it judges, in a fixed order.
@@ -352,9 +365,8 @@ func (e *Engine) finish(seen map[episodeKey]bool, p *pane.Pane, res *Result) {
 			delete(e.incidents, site)
 		}
 	}
-	slices.SortStableFunc(res.Changes, func(a, b Detection) int {
-		return cmp.Or(strings.Compare(a.Detector, b.Detector), strings.Compare(a.Labels.String(), b.Labels.String()))
-	})
+	slices.SortStableFunc(res.Changes, compareDetections)
+	slices.SortStableFunc(res.Detections, compareDetections)
 }
 
 // whole is the evidence of the whole episode: totals over its time, but rates, percentiles and busy workers as
@@ -368,6 +380,10 @@ func (ep *episode) whole(w *Window) Evidence {
 	e.BusyWorkersLower, e.BusyWorkersUpper = worst.BusyWorkersLower, worst.BusyWorkersUpper
 	e.CounterfactualBusyWorkers = worst.CounterfactualBusyWorkers
 	return e
+}
+
+func compareDetections(a, b Detection) int {
+	return cmp.Or(strings.Compare(a.Detector, b.Detector), strings.Compare(a.Labels.String(), b.Labels.String()))
 }
 
 func compareEpisodes(a, b episodeKey) int {

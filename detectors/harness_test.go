@@ -387,6 +387,7 @@ func TestSettingsOverride(t *testing.T) {
 		{Name: "head_storms"},
 		{Name: "latency", Decode: func(x any) error { x.(*latency).P99 = 0; return nil }},
 		{Name: "latency", Decode: func(x any) error { x.(*latency).Window = time.Millisecond; return nil }},
+		{Name: "latency", Decode: func(x any) error { x.(*latency).Window = 45 * time.Second; return nil }},
 	} {
 		if _, err := NewEngine(Config{Pane: 10 * time.Second, Settings: []Setting{bad}}); err == nil {
 			t.Errorf("%+v was taken", bad)
