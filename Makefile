@@ -5,6 +5,7 @@
 GOLANGCI_LINT := v2.15.0
 GOVULNCHECK   := v1.9.0
 VICTORIA_LOGS := v1.52.2
+KUBERNETES    := v1.37.2
 
 # What the tests run against for real, as COMMAND:PACKAGE of Debian. The race detector needs a C compiler.
 TEST_PACKAGES := gcc:build-essential nginx:nginx-light prometheus-alertmanager:prometheus-alertmanager \
@@ -31,7 +32,7 @@ BENCH    ?= .
 export LOGS
 
 .DEFAULT_GOAL := all
-.PHONY: all build run vet lint test fuzz bench fmt clean help debian-test debian-lint
+.PHONY: all build run vet lint test fuzz bench fmt clean help debian-test debian-lint test-k8s
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -48,6 +49,9 @@ vet: ## go vet
 
 test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## all tests, with the race detector
 	@go test -race -timeout 20m $(PKG)
+
+test-k8s: $(CACHE)/kubernetes@$(KUBERNETES) ## the source kubernetes against a real API server, which is built first
+	@go test -race -tags k8s -timeout 10m -run Kubernetes ./pipeline/source
 
 lint: debian-lint $(CACHE)/golangci-lint@$(GOLANGCI_LINT) $(CACHE)/govulncheck@$(GOVULNCHECK) ## golangci-lint, govulncheck, shellcheck
 	@golangci-lint run ./...
@@ -74,7 +78,7 @@ clean: ## remove bin/ and .cache/
 	@rm -rf bin $(CACHE)
 
 help: ## this text
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 debian-test:
 	@.ci/debian $(TEST_PACKAGES)
@@ -94,3 +98,14 @@ endef
 $(eval $(call tool,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(GOLANGCI_LINT)))
 $(eval $(call tool,govulncheck,golang.org/x/vuln/cmd/govulncheck,$(GOVULNCHECK)))
 $(eval $(call tool,victoria-logs,github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs,$(VICTORIA_LOGS)))
+
+# The API server is no module that can be installed by its name alone: testdata/kube/go.mod tells the versions of its
+# parts. A first build takes a quarter of an hour of processor time.
+$(CACHE)/kubernetes@$(KUBERNETES):
+	@echo "building kube-apiserver $(KUBERNETES) and etcd"
+	@mkdir -p $(BIN)
+	@cd testdata/kube && for tool in etcd=go.etcd.io/etcd/server/v3 kube-apiserver=k8s.io/kubernetes/cmd/kube-apiserver; do \
+		CGO_ENABLED=0 GOFLAGS= nice -n 10 go build -p 1 -trimpath -ldflags '-s -w' -o "$(BIN)/$${tool%%=*}" "$${tool#*=}" || exit 1; \
+	done
+	@rm -f $(CACHE)/kubernetes@*
+	@touch $@

@@ -194,7 +194,10 @@ func (z Zone) MarshalText() ([]byte, error) {
 }
 
 // latenessOf holds the default of `lateness` for kinds of source that deliver late; the others have defaultLateness.
-var latenessOf = map[string]time.Duration{"s3": 10 * time.Minute}
+var latenessOf = map[string]time.Duration{"s3": 10 * time.Minute, "kubernetes": 15 * time.Second}
+
+// formatOf holds the default of `format` for kinds of source that write their lines themselves; the others have auto.
+var formatOf = map[string]string{"kubernetes": "kubernetes"}
 
 const defaultLateness = 5 * time.Second
 
@@ -295,6 +298,9 @@ func (c *Config) fill() {
 			if d, ok := latenessOf[s.Type]; ok {
 				s.Lateness = d
 			}
+		}
+		if name, ok := formatOf[s.Type]; ok && s.Kind.node.get("format") == nil {
+			s.Format.Kind = newKind(name, &node{shape: mapShape}, []string{})
 		}
 	}
 	for i := range c.Sites {

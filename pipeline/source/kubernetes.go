@@ -200,8 +200,7 @@ type watchStates struct {
 // maxStateErr bounds what is kept of an error, in bytes: a server's answer may be long.
 const maxStateErr = 512
 
-// set tells whether the state or the reason is new. Only what the error begins with counts: what follows may hold
-// a port or a time.
+// set tells whether the state or its cause is new.
 func (s *watchStates) set(path, state string, err error) bool {
 	next := pipeline.InputState{Input: s.input, Path: path, State: state}
 	if err != nil {
@@ -217,14 +216,16 @@ func (s *watchStates) set(path, state string, err error) bool {
 	return !known || old.State != next.State || errorSort(old.Err) != errorSort(next.Err)
 }
 
-// errorSort is the part of an error that stays the same while its cause does.
+// errorSort is the cause that an error names. The rest of it may be another each time: a port, an order of keys.
 func errorSort(text string) string {
-	for _, sort := range []string{"refused", "nauthorized", "forbidden", "certificate", "timeout", "no such host", "EOF"} {
+	for _, sort := range []string{
+		"refused", "nauthorized", "forbidden", "certificate", "timeout", "no such host", "no such file", "EOF",
+	} {
 		if strings.Contains(text, sort) {
 			return sort
 		}
 	}
-	return text
+	return ""
 }
 
 func (s *watchStates) forget(path string) {
