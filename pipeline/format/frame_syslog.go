@@ -119,7 +119,7 @@ func structured(s []byte) []byte {
 const shortStamp = len("Mar 29 00:26:24")
 
 // rfc3164 reads TIME [HOST] [TAG:] MESSAGE. TIME is "Mar 29 00:26:24", with a fraction in some programs, or ISO 8601.
-// Without a priority in front, a tag has to tell that it is a header and no message.
+// Without a priority in front, a tag without a time may be the message's own first word.
 func (f *syslogFramer) rfc3164(line []byte, header bool) (rest []byte, t int64) {
 	word, pos := token(line, 0)
 	if len(line) > shortStamp && monthOf(word) > 0 && line[6] == ' ' && line[9] == ':' && line[12] == ':' {
@@ -145,10 +145,7 @@ func (f *syslogFramer) rfc3164(line []byte, header bool) (rest []byte, t int64) 
 	if message := withoutTag(rest[host:]); len(message) < len(rest[host:]) {
 		return message, t
 	}
-	if header {
-		return rest, t
-	}
-	return line, t
+	return rest, t
 }
 
 // maxTag bounds a tag, in bytes. RFC 3164 has 32; programs have longer names, and a process number behind.

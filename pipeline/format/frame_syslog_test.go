@@ -41,7 +41,7 @@ func TestSyslogFramer(t *testing.T) {
 		// without a priority, and without all else
 		{"Mar 29 00:26:24 lb-1 nginx: x", "x", 0, ""},
 		{"2026-03-29T00:26:24Z lb-1 nginx[3]: x", "x", at("2026-03-29T00:26:24Z"), ""},
-		{"2026-03-29T00:26:24Z stdout F x", "2026-03-29T00:26:24Z stdout F x", at("2026-03-29T00:26:24Z"), ""},
+		{"2026-03-29T00:26:24Z 192.0.2.1:1 [x]", "192.0.2.1:1 [x]", at("2026-03-29T00:26:24Z"), ""},
 		{front + "WARNING: [pool www] x", "WARNING: [pool www] x", received, ""},
 		{"@home nginx", "@home nginx", 0, ""},
 		{front + "<999999>x", "<999999>x", received, ""},
