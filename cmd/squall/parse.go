@@ -2,9 +2,12 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,16 +39,17 @@ func newParseCommand() *cobra.Command {
 			}
 			files, err := source.Expand(args)
 			if err != nil {
-				return usageError(err)
+				return err
 			}
 			out := bufio.NewWriter(cmd.OutOrStdout())
+			var unread []error
 			for _, path := range files {
 				p := lineParser{path: path, format: choice, out: out, failures: cmd.ErrOrStderr()}
 				if err := p.file(cmd, path); err != nil {
-					return errors.Join(err, out.Flush())
+					unread = append(unread, err) // the other files are read all the same
 				}
 			}
-			return out.Flush()
+			return errors.Join(append(unread, out.Flush())...)
 		},
 	}
 	o.add(cmd.Flags())
@@ -60,6 +64,8 @@ type lineParser struct {
 	failures io.Writer
 	line     int // the number of the last line
 	text     []byte
+	chosen   pipeline.Format
+	told     bool // that no format fits
 }
 
 func (p *lineParser) file(cmd *cobra.Command, path string) error {
@@ -71,9 +77,9 @@ func (p *lineParser) file(cmd *cobra.Command, path string) error {
 		}
 	}
 	defer in.Close() //nolint:errcheck // it was only read
-	road := pipeline.NewRoad(pipeline.RoadConfig{
-		Input: path, Open: opener{format: p.format, zone: time.UTC}.open, Enricher: unenriched{}, Take: p.take,
-	})
+	o := opener{format: p.format, zone: time.UTC}
+	o.opened = func(_ *pipeline.Stream, f pipeline.Format) { p.chosen = f }
+	road := pipeline.NewRoad(pipeline.RoadConfig{Input: path, Open: o.open, Enricher: unenriched{}, Take: p.take})
 	return source.ReadAll(cmd.Context(), &pipeline.Stream{Input: path, ID: path, Path: path}, in, road.Emit)
 }
 
@@ -85,6 +91,12 @@ func (unenriched) Enrich(*pipeline.Record) {}
 // take prints the items of a block. A line's number is that of its last physical line.
 func (p *lineParser) take(w *pipeline.Work) error {
 	defer w.Release()
+	if text := misfit(p.path, p.chosen); text != "" && !p.told {
+		p.told = true
+		if _, err := fmt.Fprintln(p.failures, text); err != nil {
+			return err
+		}
+	}
 	for i := range w.Items {
 		it := &w.Items[i]
 		switch it.Kind {
@@ -102,6 +114,41 @@ func (p *lineParser) take(w *pipeline.Work) error {
 	}
 	p.line += w.Batch.Lines
 	return nil
+}
+
+// misfit tells of a file in which auto has found no format so far how near one came, "" when it has or saw nothing.
+func misfit(path string, f pipeline.Format) string {
+	auto, ok := f.(*format.Auto)
+	if !ok {
+		return ""
+	}
+	name, not := auto.Choice()
+	not = slices.DeleteFunc(not, func(r format.Rejection) bool { return r.Reason == pipeline.ReasonEmpty })
+	if name != "" || len(not) == 0 {
+		return ""
+	}
+	known := func(r format.Rejection) int { // what knew the line and found a fault in it is nearer than what did not
+		if r.Reason == pipeline.ReasonNotAccess {
+			return 0
+		}
+		return 1
+	}
+	near := func(a, b format.Rejection) int {
+		return cmp.Or(cmp.Compare(known(a), known(b)), cmp.Compare(a.Column, b.Column))
+	}
+	nearest := slices.MaxFunc(not, near)
+	if nearest.Column == 0 {
+		return path + ": no format fits, not even the beginning of a line (--format or --log-format can tell what it is)"
+	}
+	var names []string
+	for _, r := range not {
+		if near(r, nearest) == 0 {
+			names = append(names, r.Format)
+		}
+	}
+	const most = 4
+	return fmt.Sprintf("%s: no format fits; the nearest: %s, up to column %d (--format or --log-format can tell what it is)",
+		path, strings.Join(names[:min(len(names), most)], ", "), nearest.Column+1)
 }
 
 // excerpt makes the beginning of a line fit for a terminal.

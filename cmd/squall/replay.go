@@ -78,11 +78,10 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 	if err := rep.run(ctx, paths, stdin); err != nil {
 		return errors.Join(err, out.out.Flush(), out.close())
 	}
-	if err := out.finish(&rep.judge.total, time.Since(started)); err != nil {
-		return err
-	}
+	err = errors.Join(rep.whole(), out.finish(&rep.judge.total, time.Since(started)))
 	if o.failOn != "" && out.reached(o.failOn) {
-		return &exitError{exitFailOn, fmt.Errorf("an alert of severity %s or higher fired", o.failOn)}
+		fired := &exitError{exitFailOn, fmt.Errorf("an alert of severity %s or higher fired", o.failOn)}
+		return errors.Join(fired, err)
 	}
-	return nil
+	return err
 }

@@ -57,7 +57,8 @@ func stormOfMinutes(t testing.TB) *minutes {
 	r := newRecorder()
 	m.want = r.replay(t, placeLog(t, t.TempDir(), "access.log", m.log))
 	m.last = r.last
-	if n := strings.Count(m.want, "\n"); n != 8 || m.last > m.times[len(m.times)-1]-int64(70*time.Second) {
+	began, ended := strings.Count(m.want, `"state":"firing"`), strings.Count(m.want, `"state":"resolved"`)
+	if began < 4 || began != ended || m.last > m.times[len(m.times)-1]-int64(70*time.Second) {
 		t.Fatalf("the storm should begin and end four alerts before the log's last minute: %s", m.want)
 	}
 	return m
@@ -169,7 +170,7 @@ func tries(t *testing.T, n int) func(*testing.T, func(*rapid.T)) {
 // in any order, some of them twice and some of them packed.
 func TestOrderOfFilesAndLines(t *testing.T) {
 	m := stormOfMinutes(t)
-	tries(t, 15)(t, func(rt *rapid.T) {
+	tries(t, 10)(t, func(rt *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		late := rapid.SampledFrom([]time.Duration{0, time.Second, 4900 * time.Millisecond}).Draw(rt, "late")
 		n := rapid.IntRange(1, 8).Draw(rt, "files")

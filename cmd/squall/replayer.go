@@ -1,16 +1,17 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -33,6 +34,9 @@ type replayer struct {
 
 	slots   []int // the assembler's sources that no file uses now
 	waiting int   // the assembler's source that stands for the files not yet opened
+
+	mu     sync.Mutex
+	unread map[string]error // what could not be read to its end, by path: the rest counts all the same
 }
 
 // replayMaxOpen is how many panes a replay may hold open: what is in no order of time (a list of pods) holds the
@@ -49,7 +53,25 @@ func newReplayer(c *Config, f formatChoice, site string, stderr io.Writer) (*rep
 		return nil, err
 	}
 	j.label = "replay"
-	return &replayer{judge: j, chain: chain, format: f, zone: c.Timezone.Location, site: site, stderr: stderr}, nil
+	return &replayer{
+		judge: j, chain: chain, format: f, zone: c.Timezone.Location, site: site, stderr: stderr, unread: map[string]error{},
+	}, nil
+}
+
+// damaged notes that a file cannot be read, or not to its end.
+func (r *replayer) damaged(path string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unread[path] = err
+}
+
+// whole is nil when every file was read to its end.
+func (r *replayer) whole() error {
+	var all []error
+	for _, path := range slices.Sorted(maps.Keys(r.unread)) {
+		all = append(all, fmt.Errorf("replay %s: %w", path, r.unread[path]))
+	}
+	return errors.Join(all...)
 }
 
 // A track is one file on its way through the road.
@@ -79,7 +101,7 @@ func (t *track) at() int64 {
 func (r *replayer) run(ctx context.Context, paths []string, stdin io.Reader) error {
 	files, err := source.Expand(paths)
 	if err != nil {
-		return usageError(err)
+		return err
 	}
 	tracks, err := r.peek(ctx, files)
 	if err != nil {
@@ -157,10 +179,11 @@ func (r *replayer) start(ctx context.Context, g *errgroup.Group, t *track, stdin
 				return ctx.Err()
 			}
 		})
-		if err != nil {
-			return fmt.Errorf("replay %s: %w", t.path, err)
+		if err != nil && ctx.Err() == nil {
+			r.damaged(t.path, err)
+			return nil
 		}
-		return nil
+		return err
 	})
 }
 
@@ -214,7 +237,8 @@ func (r *replayer) peek(ctx context.Context, files []string) ([]*track, error) {
 		if path != "-" {
 			id, err := identify(path)
 			if err != nil {
-				return nil, err
+				r.damaged(path, err)
+				continue
 			}
 			if other, twice := seen[id]; twice {
 				fmt.Fprintf(r.stderr, "%s is the same object as %s: it counts once\n", path, other)
@@ -222,7 +246,11 @@ func (r *replayer) peek(ctx context.Context, files []string) ([]*track, error) {
 			}
 			seen[id] = path
 			if err := r.peekInto(ctx, t); err != nil {
-				return nil, err
+				if ctx.Err() != nil {
+					return nil, err
+				}
+				r.damaged(path, err)
+				continue
 			}
 		}
 		tracks = append(tracks, t)
@@ -241,9 +269,9 @@ func (r *replayer) peekInto(ctx context.Context, t *track) error {
 	}
 	defer in.Close() //nolint:errcheck // it was only read
 	head := make([]byte, peekBytes)
-	n, err := io.ReadFull(bufio.NewReader(in), head)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("read %s: %w", t.path, err)
+	n, err := io.ReadFull(in, head)
+	if n == 0 && err != nil && !errors.Is(err, io.EOF) {
+		return err
 	}
 	name := r.format.name
 	o := opener{format: r.format, zone: r.zone}
@@ -265,6 +293,9 @@ func (r *replayer) peekInto(ctx context.Context, t *track) error {
 	err = source.ReadAll(ctx, stream, bytes.NewReader(head[:n]), road.Emit)
 	if err != nil && !errors.Is(err, errPeeked) {
 		return err
+	}
+	if text := misfit(t.path, chosen); text != "" {
+		fmt.Fprintln(r.stderr, text)
 	}
 	if c, ok := chosen.(*format.Auto); ok {
 		name, _ = c.Choice()

@@ -56,7 +56,11 @@ func (f *k8sEvent) Parse(line []byte, item *pipeline.Item) {
 		return
 	}
 	if reason := checkJSON(line, &f.mem); reason != "" {
-		fail(item, reason, len(line)+skip)
+		at := len(line) + skip
+		if reason == pipeline.ReasonNotAccess {
+			at = skip // it is no object from its first byte on
+		}
+		fail(item, reason, at)
 		return
 	}
 	if !f.object(line, item, 0) {
