@@ -96,8 +96,10 @@ func TestHAProxyOverSyslog(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			cmd.Process.Kill()
-			cmd.Wait()
+			if err := cmd.Process.Kill(); err != nil {
+				t.Error(err)
+			}
+			_ = cmd.Wait() // it was killed
 		})
 		const requests = 20
 		began := time.Now()

@@ -40,7 +40,7 @@ func (u *journalUnit) child(ctx context.Context, args []string) (err error) {
 	}
 	stop := context.AfterFunc(ctx, func() { r.Close() })
 	defer stop()
-	broken := u.read(r)
+	broken := u.read(r, said)
 	if broken != nil {
 		kill()
 	}
@@ -64,7 +64,7 @@ func (u *journalUnit) child(ctx context.Context, args []string) (err error) {
 
 // read takes what the child writes until it closes its output. The error is emit's. A line without an end is not taken:
 // the child was stopped within it, and the next one gives it again.
-func (u *journalUnit) read(r *os.File) error {
+func (u *journalUnit) read(r *os.File, said *complaint) error {
 	u.entries.reset()
 	chunk, settled := make([]byte, 64<<10), false
 	for {
@@ -82,7 +82,8 @@ func (u *journalUnit) read(r *os.File) error {
 		}
 		late := errors.Is(err, os.ErrDeadlineExceeded)
 		ended := err != nil && !late
-		if len(u.block) > 0 && (late || ended || u.rt.Now().Sub(u.first) >= journalBatch) {
+		waited := len(u.block) > 0 && u.rt.Now().Sub(u.first) >= journalBatch
+		if waited || ended {
 			if broken := u.flush(); broken != nil {
 				return broken
 			}
@@ -91,7 +92,7 @@ func (u *journalUnit) read(r *os.File) error {
 		case u.follows && late:
 			settled = true
 			u.setState(u.unit, "idle", "")
-		case u.came && !u.follows:
+		case waited && !u.follows && said.String() == "": // it had time to complain
 			u.setState(u.unit, "reading", "")
 		}
 		if ended {

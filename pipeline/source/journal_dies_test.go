@@ -319,7 +319,7 @@ func TestJournalRoadEnds(t *testing.T) {
 	f.numbered(1, 5)
 	broken := errors.New("the road has ended")
 	err := f.source(testRuntime(), "").Run(t.Context(), newLedger(t), func(*pipeline.Block) error { return broken })
-	if err != broken {
+	if !errors.Is(err, broken) {
 		t.Error(err)
 	}
 }

@@ -77,7 +77,9 @@ func TestKernelDrops(t *testing.T) {
 	kept := 0
 	buf := make([]byte, 1000)
 	for {
-		conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		if err := conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := conn.Read(buf); err != nil {
 			break
 		}

@@ -156,7 +156,9 @@ func TestSyslogConnections(t *testing.T) {
 	cut := huge[:cutAt-stampRoom]
 	want = append(want, cut, cut, "after", "no end")
 	send(t, conn, "no end")
-	conn.(*net.TCPConn).CloseWrite()
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
 	wantMessages(t, s, want)
 	half := dial(t, "tcp", addresses[0])
 	send(t, half, "100 half a message")
@@ -187,7 +189,9 @@ func TestSyslogSilentSenders(t *testing.T) {
 	send(t, half, "<13>half")
 	send(t, idle, "<13>whole\n")
 	for _, conn := range []net.Conn{half, idle} {
-		conn.SetReadDeadline(time.Now().Add(deadline))
+		if err := conn.SetReadDeadline(time.Now().Add(deadline)); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := conn.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
 			t.Errorf("%v", err)
 		}
@@ -314,8 +318,10 @@ frontend fe
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // it was killed
 	})
 	var conn net.Conn
 	until(t, func() bool {
