@@ -168,8 +168,8 @@ func (x *Series) keep(hour uint8, minutes int64) {
 	if x.Hours == nil {
 		x.Hours = map[uint8][]float32{}
 	}
-	kept := append(x.Hours[hour], median)
-	x.Hours[hour] = kept[max(0, len(kept)-weeksKept):]
+	x.Hours[hour] = append(x.Hours[hour], median)
+	x.Hours[hour] = x.Hours[hour][max(0, len(x.Hours[hour])-weeksKept):]
 }
 
 // at is the moving average when the site has learned from that many minutes; those since Last had no request.

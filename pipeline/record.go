@@ -67,7 +67,7 @@ const (
 	CacheRevalidated
 	CacheBypass
 	CacheRefreshHit // the cache asked the origin whether what it held was still good
-	CacheStatuses // how many there are
+	CacheStatuses   // how many there are
 )
 
 var cacheNames = [CacheStatuses]string{"", "HIT", "MISS", "EXPIRED", "STALE", "UPDATING", "REVALIDATED", "BYPASS", "REFRESHHIT"}

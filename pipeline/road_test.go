@@ -9,7 +9,7 @@ import (
 )
 
 // upper is a format whose records have the line as path; a line "bad" fails, and "3|x" carries the time 3 s.
-type upper struct{ opened []byte }
+type upper struct{}
 
 func (upper) Parse(line []byte, item *Item) {
 	if string(line) == "bad" {

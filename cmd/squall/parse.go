@@ -76,7 +76,7 @@ func (p *lineParser) file(cmd *cobra.Command, path string) error {
 			return err
 		}
 	}
-	defer in.Close() //nolint:errcheck // it was only read
+	defer in.Close() // it was only read
 	o := opener{format: p.format, zone: time.UTC}
 	o.opened = func(_ *pipeline.Stream, f pipeline.Format) { p.chosen = f }
 	road := pipeline.NewRoad(pipeline.RoadConfig{Input: path, Open: o.open, Enricher: unenriched{}, Take: p.take})

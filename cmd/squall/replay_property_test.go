@@ -307,6 +307,7 @@ type lives struct {
 	recorder *recorder
 	config   *Config
 	stdin    io.Reader
+	stopWhen func(*spool.Spool) bool // nil: never; asked again and again while a service runs
 }
 
 // watched is a recorder that tells how far the daemon is, to whoever waits, without ever waiting itself.
@@ -348,6 +349,13 @@ func (d *lives) run(t testing.TB, until int64) {
 			stopped()
 		}
 	}
+	if d.stopWhen != nil {
+		go func() {
+			defer stopped()
+			for tick := time.Tick(10 * time.Millisecond); inner.Err() == nil && !d.stopWhen(store); <-tick {
+			}
+		}()
+	}
 	if err := service.run(inner, func() {}); err != nil {
 		t.Fatal(err)
 	}
@@ -380,7 +388,7 @@ func (m *minutes) appendLog(ctx context.Context, path string, late time.Duration
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // each write was checked
+	defer f.Close() // each write was checked
 	line, written, offset, judged := 0, 0, 0, int64(0)
 	for offset < len(m.log) {
 		n := min(1+rng.IntN(120_000), len(m.log)-offset)
@@ -452,6 +460,41 @@ func TestRestartInMidStorm(t *testing.T) {
 		same(t, fmt.Sprintf("stopped at %v", stops), got, m.want)
 		m.checkSpool(t, d.dir)
 	})
+}
+
+// TestRestartBeforeTheFirstPane: lines that were read and are in no pane yet are not forgotten.
+func TestRestartBeforeTheFirstPane(t *testing.T) {
+	m := stormOfMinutes(t)
+	// The log begins in the storm: its first seconds count.
+	begin := slices.IndexFunc(m.times, func(at int64) bool { return at >= m.times[0]+int64(130*time.Second) })
+	lines := m.lines[begin:]
+	few := slices.IndexFunc(m.times[begin:], func(at int64) bool { return at >= m.times[begin]+int64(4*time.Second) })
+	dir := t.TempDir()
+	path := placeLog(t, dir, "access.log", bytes.Join(lines, nil))
+	r := newRecorder()
+	want := r.replay(t, path)
+
+	placeLog(t, dir, "access.log", bytes.Join(lines[:few], nil))
+	d := &lives{dir: filepath.Join(dir, "spool"), recorder: newRecorder()}
+	d.config = minutesConfig(t, fmt.Sprintf("{type: file, paths: [%q], lateness: %s}", path, live))
+	d.stopWhen = func(store *spool.Spool) bool { return len(store.Streams("file-1")) > 0 }
+	d.run(t, never)
+	if d.recorder.at != 0 {
+		t.Fatal("a pane was judged already")
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(bytes.Join(lines[few:], nil)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d.stopWhen = nil
+	d.run(t, r.last)
+	same(t, "restarted at once", string(d.recorder.text), want)
 }
 
 // checkSpool reads back what was stored: the log's lines from its beginning, each once.

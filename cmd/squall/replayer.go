@@ -212,7 +212,7 @@ func (r *replayer) read(ctx context.Context, path string, stdin io.Reader, take 
 			return err
 		}
 	}
-	defer in.Close() //nolint:errcheck // it was only read
+	defer in.Close() // it was only read
 	road := pipeline.NewRoad(pipeline.RoadConfig{
 		Input: path, Open: opener{format: r.format, zone: r.zone}.open, Enricher: r.chain.For(r.site), Take: take,
 	})
@@ -267,7 +267,7 @@ func (r *replayer) peekInto(ctx context.Context, t *track) error {
 	if err != nil {
 		return err
 	}
-	defer in.Close() //nolint:errcheck // it was only read
+	defer in.Close() // it was only read
 	head := make([]byte, peekBytes)
 	n, err := io.ReadFull(in, head)
 	if n == 0 && err != nil && !errors.Is(err, io.EOF) {
@@ -320,7 +320,7 @@ func identify(path string) (objectID, error) {
 	if err != nil {
 		return objectID{}, err
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() // it was only read
 	info, err := f.Stat()
 	if err != nil {
 		return objectID{}, err

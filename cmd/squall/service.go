@@ -194,10 +194,9 @@ func (d *service) run(ctx context.Context, ready func()) error {
 	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSending()
 	var senders sync.WaitGroup
-	var sendErr, shipErr error
-	senders.Go(func() { sendErr = d.dispatcher.Run(sending) })
+	senders.Go(func() { d.report("notifying", d.dispatcher.Run(sending)) })
 	if d.shipper != nil {
-		senders.Go(func() { shipErr = d.shipper.Run(sending) })
+		senders.Go(func() { d.report("shipping", d.shipper.Run(sending)) })
 	}
 	saved := make(chan struct{})
 	go func() { defer close(saved); d.save() }()
@@ -208,13 +207,22 @@ func (d *service) run(ctx context.Context, ready func()) error {
 		ready()
 		err = d.read(ctx)
 	}
+	// The last pages go out while the last lines are stored: each has a few seconds, and together they must not
+	// take longer than a service manager waits.
+	stopSending()
 	d.snapshot()
 	close(d.saves)
 	<-saved
 	err = errors.Join(err, d.flush()) // the next service's sources begin where the spool ends
-	stopSending()
 	senders.Wait()
-	return errors.Join(err, sendErr, shipErr)
+	return err
+}
+
+// report tells of a part that ended before its time: detection goes on without it.
+func (d *service) report(part string, err error) {
+	if err != nil {
+		d.log.Error(part+" has ended", zap.Error(err))
+	}
 }
 
 // read runs the sources and judges their work, until all of them have ended.
@@ -406,8 +414,8 @@ func (d *service) restore(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the saved state: %w", err)
 	}
-	if !found {
-		return nil
+	if !found { // no pane was judged yet: all that is stored counts
+		return d.reread(ctx, 0)
 	}
 	var state snapshot
 	var from int64

@@ -79,7 +79,7 @@ func writeSimulation(cmd *cobra.Command, o simulate.Options, out, truth string) 
 	if truth == "" {
 		return nil
 	}
-	told := io.Writer(cmd.ErrOrStderr())
+	var told io.Writer = cmd.ErrOrStderr()
 	if truth != "-" {
 		f, err2 := os.Create(truth)
 		if err2 != nil {

@@ -62,13 +62,6 @@ type watermark struct {
 	at     int64 // ns; noTime until all holding sources promised something
 }
 
-// moved is to be called when a promise changed: only the holder's can change the minimum.
-func (w *watermark) moved(src int) {
-	if src == w.holder {
-		w.settle()
-	}
-}
-
 // settle finds the holder anew.
 func (w *watermark) settle() {
 	w.holder = -1

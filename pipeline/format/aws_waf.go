@@ -170,7 +170,7 @@ func equalFold(s []byte, lower string) bool {
 }
 
 // finish sets what the action means. Without a code in the log a block answers 403, CAPTCHA 405 and Challenge 202
-// (AWS WAF developer guide, "Log fields" and "CAPTCHA and Challenge action behavior").
+// (AWS WAF developer guide, "Log fields", and its pages on CAPTCHA and Challenge).
 func (o *wafObject) finish(r *pipeline.Record) {
 	l := &o.line
 	query := r.Query

@@ -167,7 +167,7 @@ const (
 
 // plausibleDigits judges the unit of a number; -1 when it could be several.
 func plausibleDigits(val []byte) int {
-	if bytes.IndexByte(val, '.') >= 0 || bytes.IndexAny(val, "eE") >= 0 {
+	if bytes.IndexByte(val, '.') >= 0 || bytes.ContainsAny(val, "eE") {
 		return unitDigits["s"]
 	}
 	n, ok := uintOf(val)

@@ -15,9 +15,9 @@ func (f *haproxy) readCLF(line []byte, at int, r *pipeline.Record) (pos int, rea
 	if at < len(dashes)+1 || string(line[at-len(dashes):at]) != dashes {
 		return 0, pipeline.ReasonNotAccess
 	}
-	client, pos := haproxyClient(line, at-len(dashes)+1)
+	client, _ := haproxyClient(line, at-len(dashes)+1)
 	if client == nil {
-		if client, pos = line[:at-len(dashes)], 0; bytes.IndexByte(client, ' ') >= 0 {
+		if client = line[:at-len(dashes)]; bytes.IndexByte(client, ' ') >= 0 {
 			return 0, pipeline.ReasonNotAccess
 		}
 	}

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/squall-sre/squall/pipeline"
 	"pgregory.net/rapid"
+
+	"github.com/squall-sre/squall/pipeline"
 )
 
 // jsonLines holds one line of each JSON format that tells of requests.

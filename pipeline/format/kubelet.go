@@ -184,9 +184,10 @@ func bracketed(s []byte) int {
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
 		case inString:
-			if c == '\\' {
+			switch c {
+			case '\\':
 				i++
-			} else if c == '"' {
+			case '"':
 				inString = false
 			}
 		case c == '"':

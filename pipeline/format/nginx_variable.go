@@ -474,8 +474,9 @@ func readTimes(r *pipeline.Record, list []byte) bool {
 	for len(list) > 0 {
 		var item []byte
 		item, list = nextItem(list)
-		t, ok := int64(pipeline.Unknown), true
+		t := int64(pipeline.Unknown)
 		if !absent(item) {
+			var ok bool
 			if t, ok = span(item); !ok {
 				return false
 			}

@@ -231,7 +231,7 @@ func (p *percentReader) set(r *pipeline.Record, e *percentElement, val []byte) p
 		}
 		return ""
 	case percentIdent:
-		if bytes.IndexAny(val, ".: ") >= 0 {
+		if bytes.ContainsAny(val, ".: ") {
 			return pipeline.ReasonFields
 		}
 		return ""
@@ -254,7 +254,7 @@ func (p *percentReader) set(r *pipeline.Record, e *percentElement, val []byte) p
 			return pipeline.ReasonMalformed
 		}
 	case varServerName:
-		if bytes.IndexAny(val, " [") >= 0 {
+		if bytes.ContainsAny(val, " [") {
 			return pipeline.ReasonFields
 		}
 	}

@@ -24,7 +24,8 @@ func AppendJSON(dst []byte, item *pipeline.Item) []byte {
 		for i := range item.Events {
 			o := object{dst: append(dst, '{')}
 			o.event(&item.Events[i])
-			dst = append(o.dst, "}\n"...)
+			o.dst = append(o.dst, "}\n"...)
+			dst = o.dst
 		}
 	}
 	return dst

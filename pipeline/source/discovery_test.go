@@ -94,7 +94,7 @@ func TestInodeReuse(t *testing.T) {
 	lines := number(0, 20000)
 	write(t, path, text(lines[:15000]))
 	before, _ := os.Stat(path)
-	f, stop := start(t, s, path)
+	_, stop := start(t, s, path)
 	s.want(lines[:15000])
 	stop()
 	remove(t, path)

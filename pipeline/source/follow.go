@@ -179,7 +179,7 @@ var statSafe = map[int64]bool{
 
 func isLoner(file *os.File) bool {
 	var fs unix.Statfs_t
-	return unix.Fstatfs(int(file.Fd()), &fs) != nil || !statSafe[int64(fs.Type)]
+	return unix.Fstatfs(int(file.Fd()), &fs) != nil || !statSafe[fs.Type]
 }
 
 func hasHoles(info os.FileInfo) bool {

@@ -3,6 +3,7 @@ package source
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,7 +25,7 @@ type fileID struct{ dev, ino uint64 }
 
 func idOf(info os.FileInfo) fileID {
 	st := info.Sys().(*syscall.Stat_t)
-	return fileID{uint64(st.Dev), st.Ino}
+	return fileID{st.Dev, st.Ino}
 }
 
 // A generation is one inode from its first byte to its last, held by a descriptor of ours: no rename and no
@@ -110,7 +111,7 @@ func readHead(r io.Reader) (nuls int64, head []byte, complete bool, err error) {
 }
 
 func ignoreEOF(err error) error {
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
 	}
 	return err

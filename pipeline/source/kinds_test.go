@@ -177,7 +177,7 @@ func TestRoadEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, src := range []Source{newFiles(testConfig(path), testRuntime(), nil), in} {
-		if err := src.Run(t.Context(), newSpool(t), emit); err != broken {
+		if err := src.Run(t.Context(), newSpool(t), emit); !errors.Is(err, broken) {
 			t.Errorf("%T: %v", src, err)
 		}
 	}

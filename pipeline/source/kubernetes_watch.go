@@ -144,7 +144,7 @@ func (w *clusterWatch) tell(ctx context.Context, err error) {
 	case err == nil:
 		w.state("reading", nil)
 	case ctx.Err() == nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err),
-		ctx.Err() == context.DeadlineExceeded: //nolint:errorlint // what Err gives is not wrapped
+		ctx.Err() == context.DeadlineExceeded:
 		w.state("unreadable", err)
 	}
 }

@@ -25,7 +25,7 @@ func ReadAll(ctx context.Context, stream *pipeline.Stream, r io.Reader, emit pip
 		return broken.error
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		return c.finish()
 	}
 	if broken := c.finish(unreadable(c)); broken != nil {

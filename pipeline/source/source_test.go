@@ -38,7 +38,6 @@ type kept struct {
 	lines  []string
 	skips  []pipeline.Skip
 	blocks int
-	busy   bool
 }
 
 func newSpool(t *testing.T) *spool { return &spool{t: t, streams: map[string]*kept{}} }

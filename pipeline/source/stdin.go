@@ -77,7 +77,7 @@ func (s *stdin) Run(ctx context.Context, _ pipeline.Positions, emit pipeline.Emi
 			return nil
 		}
 		return broken.error
-	case ctx.Err() == nil && err != io.EOF:
+	case ctx.Err() == nil && !errors.Is(err, io.EOF):
 		s.meter.failed(errRead)
 		s.setState("unreadable", err)
 		s.rt.Logger.Warn("cannot read standard input", zap.String("input", s.common.Name), zap.Error(err))

@@ -73,7 +73,7 @@ func (m *mailbox) serve(ctx context.Context, emit pipeline.Emit, receive func(co
 		}
 		if broken := m.hand(emit, false); broken != nil {
 			stop()
-			_ = <-ended // it was stopped
+			<-ended // it was stopped
 			return putError{broken}
 		}
 	}

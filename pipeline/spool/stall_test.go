@@ -12,10 +12,10 @@ func slowly(q *queue, n int, pause time.Duration) {
 	for n > 0 {
 		f, next, _ := q.take()
 		if f == nil {
-			time.Sleep(next + time.Millisecond) // the fake clock's
+			time.Sleep(next + time.Millisecond) //nolint:forbidigo // the fake clock's
 			continue
 		}
-		time.Sleep(pause)
+		time.Sleep(pause) //nolint:forbidigo // the fake clock's
 		q.done(f, true)
 		n--
 	}
