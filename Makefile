@@ -5,6 +5,7 @@
 GOLANGCI_LINT := v2.15.0
 GOVULNCHECK   := v1.9.0
 VICTORIA_LOGS := v1.52.2
+VERSITYGW     := v1.8.0
 KUBERNETES    := v1.37.2
 
 # What the tests run against for real, as COMMAND:PACKAGE of Debian. The race detector needs a C compiler.
@@ -47,7 +48,7 @@ run: build ## run the demonstration, or read LOGS='/var/log/nginx/*access*.log'
 vet: ## go vet
 	@go vet ./...
 
-test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## all tests, with the race detector
+test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) $(CACHE)/versitygw@$(VERSITYGW) ## all tests, with the race detector
 	@go test -race -timeout 20m $(PKG)
 
 test-k8s: $(CACHE)/kubernetes@$(KUBERNETES) ## the source kubernetes against a real API server, which is built first
@@ -98,6 +99,7 @@ endef
 $(eval $(call tool,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(GOLANGCI_LINT)))
 $(eval $(call tool,govulncheck,golang.org/x/vuln/cmd/govulncheck,$(GOVULNCHECK)))
 $(eval $(call tool,victoria-logs,github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs,$(VICTORIA_LOGS)))
+$(eval $(call tool,versitygw,github.com/versity/versitygw/cmd/versitygw,$(VERSITYGW)))
 
 # The API server is no module that can be installed by its name alone: testdata/kube/go.mod tells the versions of its
 # parts. A first build takes a quarter of an hour of processor time.

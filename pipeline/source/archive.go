@@ -46,10 +46,11 @@ func openLimited(path string, l limits) (io.ReadCloser, error) {
 
 const zstdWindow = 128 << 20 // what zstd --long makes
 
-func unpacked(file *os.File, size int64, l limits) (io.ReadCloser, error) {
+// unpacked reads what file holds, size bytes, unpacked if it is an archive. Closing it closes file.
+func unpacked(file io.ReadCloser, size int64, l limits) (io.ReadCloser, error) {
 	in := bufio.NewReaderSize(file, 64<<10)
 	magic, err := in.Peek(4)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	a := &archive{file: file, left: max(l.archive, l.ratio*size)}
@@ -79,7 +80,7 @@ func unpacked(file *os.File, size int64, l limits) (io.ReadCloser, error) {
 // An archive unpacks a file, up to a limit.
 type archive struct {
 	io.Reader
-	file *os.File
+	file io.Closer
 	end  func()
 	left int64
 }
@@ -132,7 +133,7 @@ func (f *files) readArchive(ctx context.Context, g *generation, c *cutter) error
 		return nil
 	case errors.As(err, &broken):
 		return broken.error
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		err = c.finish()
 	default:
 		f.meter.failed(errArchive)

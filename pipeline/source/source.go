@@ -59,6 +59,7 @@ var kinds = map[string]func(decode func(any) error, rt Runtime) (Source, error){
 	"container":  newContainer,
 	"journal":    newJournal,
 	"stdin":      newStdin,
+	"s3":         newS3,
 	"syslog":     newSyslog,
 	"kubernetes": newKubernetes,
 }
