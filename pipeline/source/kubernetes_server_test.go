@@ -15,6 +15,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -234,6 +235,43 @@ func (a *apiServer) apply(doc []byte) error {
 	return err
 }
 
+// compact makes etcd forget its history, by its JSON gateway.
+func (a *apiServer) compact() {
+	a.t.Helper()
+	post := func(path, body string) string {
+		answer, err := http.Post(a.etcd+path, "application/json", strings.NewReader(body))
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil || answer.StatusCode != http.StatusOK {
+			a.t.Fatalf("%s: %v: %s %s", path, err, answer.Status, text)
+		}
+		return string(text)
+	}
+	put := ""
+	for range 10 {
+		put = post("/v3/kv/put", `{"key":"c3F1YWxs","value":"c3F1YWxs"}`)
+	}
+	_, revision, _ := strings.Cut(put, `"revision":"`)
+	revision, _, _ = strings.Cut(revision, `"`)
+	post("/v3/kv/compaction", `{"revision":"`+revision+`","physical":true}`)
+}
+
+// watchFrom gives the error that a watch from a resource version begins with.
+func (a *apiServer) watchFrom(version string) error {
+	a.t.Helper()
+	ctx, cancel := context.WithTimeout(a.t.Context(), 10*time.Second)
+	defer cancel()
+	w, err := a.admin.CoreV1().Pods("default").Watch(ctx, metav1.ListOptions{ResourceVersion: version})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	return apierrors.FromObject((<-w.ResultChan()).Object)
+}
+
 // kubeconfig writes the access of a token.
 func (a *apiServer) kubeconfig(token string) string {
 	return a.file("kubeconfig-"+token, fmt.Sprintf(`apiVersion: v1
@@ -362,8 +400,12 @@ func TestKubernetesRealServer(t *testing.T) {
 
 	kill(a.process)
 	stateOfAll(t, src, "unreadable", "")
+	a.compact()
 	a.serve()
 	a.ready()
+	if err := a.watchFrom(first.ResourceVersion); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		t.Errorf("a watch from before the compaction: %v, want 410", err)
+	}
 	a.restart(first, 2, "Error", 1)
 	want = append(want, "container_restart default/first php #2 Error/1")
 	tells(t, s, want...)
