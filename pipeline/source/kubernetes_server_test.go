@@ -142,8 +142,8 @@ func (a *apiServer) launch(name string, args ...string) *exec.Cmd {
 
 func kill(cmd *exec.Cmd) {
 	if cmd.ProcessState == nil {
-		_ = cmd.Process.Kill() //nolint:errcheck // it may have ended by itself
-		_ = cmd.Wait()         //nolint:errcheck // it was killed
+		_ = cmd.Process.Kill() // it may have ended by itself
+		_ = cmd.Wait()        
 	}
 }
 
