@@ -143,7 +143,7 @@ func (a *apiServer) launch(name string, args ...string) *exec.Cmd {
 func kill(cmd *exec.Cmd) {
 	if cmd.ProcessState == nil {
 		_ = cmd.Process.Kill() // it may have ended by itself
-		_ = cmd.Wait()        
+		_ = cmd.Wait()
 	}
 }
 
