@@ -222,11 +222,17 @@ func (r *replayer) read(ctx context.Context, path string, stdin io.Reader, take 
 // peekBytes is how much of a file is read to learn when it begins and what it is.
 const peekBytes = 64 << 10
 
+// lateDelivery is how far out of order the objects of clouds are: one of five minutes holds the lines of many nodes.
+const lateDelivery = 10 * time.Minute
+
 // latenessOfFormat holds the formats that are delivered out of order.
-var latenessOfFormat = map[string]time.Duration{"alb": 10 * time.Minute}
+var latenessOfFormat = map[string]time.Duration{
+	"alb": lateDelivery, "elb_classic": lateDelivery, "aws_waf": lateDelivery, "azure_appgw_json": lateDelivery,
+	"cloudfront": lateDelivery, "cloudfront_json": lateDelivery, "cloudfront_tsv": lateDelivery, "gcp_lb_json": lateDelivery,
+}
 
 // unordered are the formats whose lines are in no order of time: they are read whole before all others.
-var unordered = map[string]bool{"pod_status": true}
+var unordered = map[string]bool{"pod_status": true, "k8s_event": true, "k8s_event_json": true, "kubernetes": true}
 
 // peek opens each file once: for its first time, and to leave out what was delivered twice.
 func (r *replayer) peek(ctx context.Context, files []string) ([]*track, error) {
