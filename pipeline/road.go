@@ -22,8 +22,18 @@ type Work struct {
 	home *Road
 }
 
+// keptWork is how many Works a road keeps for reuse: as many as are under way at once.
+const keptWork = 8
+
 // Release gives the memory back to the road.
-func (w *Work) Release() { w.home.free.Put(w) }
+func (w *Work) Release() {
+	r := w.home
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.free) < keptWork {
+		r.free = append(r.free, w)
+	}
+}
 
 // RoadConfig is what a Road needs.
 type RoadConfig struct {
@@ -41,8 +51,8 @@ type RoadConfig struct {
 // and hands on what became of them. Each stream has a lane of its own, so that streams run side by side.
 type Road struct {
 	cfg   RoadConfig
-	free  sync.Pool
 	mu    sync.Mutex
+	free  []*Work
 	lanes map[string]*lane
 }
 
@@ -57,9 +67,7 @@ type lane struct {
 
 // NewRoad makes a road.
 func NewRoad(cfg RoadConfig) *Road {
-	r := &Road{cfg: cfg, lanes: map[string]*lane{}}
-	r.free.New = func() any { return &Work{home: r, Failed: map[Reason]int{}} }
-	return r
+	return &Road{cfg: cfg, lanes: map[string]*lane{}}
 }
 
 // Emit takes a block down the road: it is the Emit of a source.
@@ -126,9 +134,20 @@ func (r *Road) Replay(b *Batch) error {
 	return r.cfg.Take(w)
 }
 
+func (r *Road) spare() *Work {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.free); n > 0 {
+		w := r.free[n-1]
+		r.free = r.free[:n-1]
+		return w
+	}
+	return &Work{home: r, Failed: map[Reason]int{}}
+}
+
 // work takes a recycled Work and copies the block into it.
 func (r *Road) work(b *Block) *Work {
-	w := r.free.Get().(*Work)
+	w := r.spare()
 	w.Input, w.Bytes = r.cfg.Input, int64(len(b.Data))
 	w.Items, w.data, w.text = w.Items[:0], append(w.data[:0], b.Data...), w.text[:0]
 	clear(w.Failed)
