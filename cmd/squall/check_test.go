@@ -9,7 +9,7 @@ import (
 
 func runCheck(args ...string) (stdout string, err error) {
 	var out bytes.Buffer
-	cmd := newCheckCommand(testFamilies())
+	cmd := newCheckCommand(families())
 	cmd.SetArgs(args)
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)

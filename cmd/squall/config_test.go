@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,19 +72,13 @@ func testFamilies() Families {
 	return Families{
 		Source: kind, Format: kind, Notifier: kind,
 		Detector: func(name string, decode func(any) error) error {
-			if !slices.Contains(detectors.Names(), name) {
-				return decode(&struct {
-					PerMinute float64 `yaml:"per_minute"`
-				}{})
-			}
 			_, err := detectors.New(name, decode)
 			return err
 		},
 		Sources:   []string{"file", "container", "stdin", "journal", "kubernetes", "s3"},
-		Formats:   []string{"auto", "nginx", "ingress_nginx"},
+		Formats:   []string{"auto", "nginx", "ingress_nginx", "kubernetes"},
 		Notifiers: []string{"stdout", "alertmanager", "webhook"},
-		// The configuration's contract names this one, whether or not this build has it.
-		Detectors: slices.Compact(slices.Sorted(slices.Values(append(detectors.Names(), "agent_flood")))),
+		Detectors: detectors.Names(),
 	}
 }
 
