@@ -80,11 +80,11 @@ func (b *bucket) fetch(ctx context.Context, o *object, c *cutter) error {
 		return err
 	}
 	body := &download{ReadCloser: out.Body, stalled: time.AfterFunc(stallLimit, func() { cancel(errStalled) })}
-	defer body.Close() //nolint:errcheck // it was only read
+	defer body.Close() // it was only read
 	c.reset(o.stream, o.off, func(blk *pipeline.Block) error { return b.put(o, blk) })
 	r, err := unpacked(body, max(o.size, aws.ToInt64(out.ContentLength)), b.limits)
 	if err == nil {
-		defer r.Close() //nolint:errcheck // it was only read
+		defer r.Close() // it was only read
 		if _, err = io.CopyN(io.Discard, r, o.off); err == nil {
 			err = readThrough(ctx, r, c)
 		}
@@ -97,9 +97,9 @@ func (b *bucket) fetch(ctx context.Context, o *object, c *cutter) error {
 		return context.Cause(ctx)
 	case body.err != nil:
 		return body.err
-	case err == io.EOF && o.stored && !o.began && c.next() == o.off:
+	case errors.Is(err, io.EOF) && o.stored && !o.began && c.next() == o.off:
 		return nil // an earlier run had read all of it
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		return ended(c.finish())
 	}
 	b.meter.failed(errArchive)

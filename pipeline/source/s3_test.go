@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -578,7 +579,7 @@ func TestS3RoadEnds(t *testing.T) {
 	g.deliver(deliveries(time.Now(), 1, 8, 1, 10))
 	broken := fmt.Errorf("the road has ended")
 	err := g.bucket(nil).Run(t.Context(), newSpool(t), func(*pipeline.Block) error { return broken })
-	if err != broken {
+	if !errors.Is(err, broken) {
 		t.Errorf("Run: %v", err)
 	}
 }
