@@ -30,7 +30,7 @@ func corpusLines(t *testing.T) []corpusLine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close() //nolint:errcheck // it was only read
+	defer file.Close() // it was only read
 	var all []corpusLine
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)

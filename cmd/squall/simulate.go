@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -79,7 +78,7 @@ func writeSimulation(cmd *cobra.Command, o simulate.Options, out, truth string) 
 	if truth == "" {
 		return nil
 	}
-	var told io.Writer = cmd.ErrOrStderr()
+	told := cmd.ErrOrStderr()
 	if truth != "-" {
 		f, err2 := os.Create(truth)
 		if err2 != nil {

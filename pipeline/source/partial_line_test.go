@@ -3,6 +3,7 @@ package source
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -210,7 +211,7 @@ func TestReadAll(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := ReadAll(ctx, stream, strings.NewReader("x\n"), s.keep); err != context.Canceled {
+	if err := ReadAll(ctx, stream, strings.NewReader("x\n"), s.keep); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want canceled", err)
 	}
 }

@@ -73,7 +73,7 @@ func (m *mailbox) serve(ctx context.Context, emit pipeline.Emit, receive func(co
 		}
 		if broken := m.hand(emit, false); broken != nil {
 			stop()
-			<-ended // it was stopped
+			_ = <-ended //nolint:staticcheck // it was stopped: its error is that
 			return putError{broken}
 		}
 	}

@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -261,7 +262,7 @@ func TestSyslogRoadEnds(t *testing.T) {
 	until(t, func() bool { return l.shown().State == "reading" }, func() string { return fmt.Sprint(l.shown()) })
 	_, address, _ := strings.Cut(l.shown().Path, "://")
 	send(t, dial(t, "tcp", address), "<13>x\n")
-	if err := <-done; err != broken {
+	if err := <-done; !errors.Is(err, broken) {
 		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 
@@ -103,7 +104,7 @@ func (f *files) continues(s sibling, g *generation) bool {
 	defer r.Close()
 	before, got := g.off-int64(len(g.anchor)), make([]byte, len(g.anchor))
 	if _, err := io.CopyN(io.Discard, r, before); err != nil {
-		return err == io.EOF
+		return errors.Is(err, io.EOF)
 	}
 	_, err = io.ReadFull(r, got)
 	return err == io.EOF || err == io.ErrUnexpectedEOF || err == nil && bytes.Equal(got, g.anchor)
