@@ -18,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/logging"
 	"go.uber.org/zap"
 
 	"github.com/squall-sre/squall/pipeline"
@@ -170,9 +171,11 @@ func (b *bucket) Run(ctx context.Context, positions pipeline.Positions, emit pip
 // when ctx ended before.
 func (b *bucket) connect(ctx context.Context) *http.Client {
 	for failures := 1; ctx.Err() == nil; failures++ {
-		cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(b.cfg.Region), config.WithRetryer(func() aws.Retryer {
-			return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = 3, time.Second })
-		}))
+		cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(b.cfg.Region),
+			config.WithLogger(logging.Nop{}), // what it would say comes as errors too
+			config.WithRetryer(func() aws.Retryer {
+				return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = 3, time.Second })
+			}))
 		b.tell(errConfigure, err)
 		if err == nil {
 			return b.connectWith(cfg)

@@ -396,8 +396,9 @@ func TestSQSPoison(t *testing.T) {
 
 // Stopped amid the reading, nothing comes twice and nothing is lost: what was not stored is announced again.
 func TestSQSRestart(t *testing.T) {
+	const each = 10000 // lines in an object: more than a block holds
 	g, q := startGateway(t), newQueueServer(t)
-	all := deliveries(time.Now(), 2, 1, 6, 20000)
+	all := deliveries(time.Now(), 2, 1, 6, each)
 	g.deliver(all)
 	for _, d := range all {
 		q.send(g.announce(d))
@@ -405,14 +406,14 @@ func TestSQSRestart(t *testing.T) {
 	s := newSpool(t)
 	for i := range 5 {
 		stop := runSource(t, g.withQueue(q, quickHold), s, s)
-		want := min(s.count()+15000+i*9000, len(all)*20000)
+		want := min(s.count()+each*2/3+i*each/4, len(all)*each)
 		until(t, func() bool { return s.count() >= want }, func() string { return fmt.Sprintf("%d lines", s.count()) })
 		stop()
 	}
 	runSource(t, g.withQueue(q, quickHold), s, s)
 	s.wantSet(linesOf(all))
 	until(t, func() bool { return q.left() == 0 }, func() string { return fmt.Sprintf("%d messages are left", q.left()) })
-	if n := s.count(); n != len(all)*20000 {
+	if n := s.count(); n != len(all)*each {
 		t.Errorf("%d lines", n)
 	}
 }

@@ -80,11 +80,11 @@ func (b *bucket) fetch(ctx context.Context, o *object, c *cutter) error {
 		return err
 	}
 	body := &download{ReadCloser: out.Body, stalled: time.AfterFunc(stallLimit, func() { cancel(errStalled) })}
-	defer body.Close() // it was only read
+	defer body.Close()
 	c.reset(o.stream, o.off, func(blk *pipeline.Block) error { return b.put(o, blk) })
 	r, err := unpacked(body, max(o.size, aws.ToInt64(out.ContentLength)), b.limits)
 	if err == nil {
-		defer r.Close() // it was only read
+		defer r.Close()
 		if _, err = io.CopyN(io.Discard, r, o.off); err == nil {
 			err = readThrough(ctx, r, c)
 		}
@@ -150,7 +150,7 @@ func (d *download) Read(p []byte) (int, error) {
 	d.stalled.Reset(stallLimit)
 	n, err := d.ReadCloser.Read(p)
 	d.stalled.Stop()
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		d.err = err
 	}
 	return n, err

@@ -60,6 +60,7 @@ type objectQueue struct {
 	known    map[string]*object // all of the above, by stream
 	done     map[string]finished
 	finishes int
+	lag      int64 // bytes, as stored, of what is known and not read
 }
 
 // A backoff is how long to wait after so many failures in a row.
@@ -109,6 +110,7 @@ func (q *objectQueue) add(o *object) {
 		return
 	}
 	q.known[o.stream.ID] = o
+	q.lag += o.size
 	heap.Push(&q.waiting, o)
 	q.wake()
 }
@@ -202,6 +204,7 @@ func (q *objectQueue) finish(o *object) {
 	defer q.mu.Unlock()
 	delete(q.reading, o)
 	delete(q.known, o.stream.ID)
+	q.lag -= o.size
 	q.done[o.stream.ID] = finished{at: o.at, end: o.off, nth: q.finishes}
 	q.finishes++
 	q.failures = 0
@@ -237,11 +240,12 @@ func (q *objectQueue) failed(o *object, why string) int {
 func (q *objectQueue) drop(id string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := len(q.aside)
-	q.aside = slices.DeleteFunc(q.aside, func(o *object) bool { return o.stream.ID == id })
-	if len(q.aside) == n {
+	i := slices.IndexFunc(q.aside, func(o *object) bool { return o.stream.ID == id })
+	if i < 0 {
 		return false
 	}
+	q.lag -= q.aside[i].size
+	q.aside = slices.Delete(q.aside, i, i+1)
 	delete(q.known, id)
 	return true
 }
@@ -282,19 +286,12 @@ func (q *objectQueue) view(most int) (shown []objectView, lag int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for r := range q.reading {
-		lag += r.size
 		shown = append(shown, objectView{key: r.key})
 	}
-	for i, o := range q.aside {
-		lag += o.size
-		if i < most {
-			shown = append(shown, objectView{o.key, o.fault})
-		}
+	for _, o := range q.aside[:min(most, len(q.aside))] {
+		shown = append(shown, objectView{o.key, o.fault})
 	}
-	for _, o := range q.waiting {
-		lag += o.size
-	}
-	return shown, lag
+	return shown, q.lag
 }
 
 // size is how many objects are known and not read.

@@ -198,7 +198,10 @@ func linesOf(all []delivery) (lines []string) {
 func zipped(t *testing.T, lines []string) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
+	w, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := io.WriteString(w, text(lines)); err != nil {
 		t.Fatal(err)
 	}
@@ -343,15 +346,18 @@ func TestS3Pages(t *testing.T) {
 	g := startGateway(t)
 	now := time.Now()
 	all := deliveries(now, 1, 200, 10, 1)
-	g.deliver(all)
 	old := deliveries(now.Add(-300*time.Hour), 3, 10, 200, 0)
 	older := deliveries(now.Add(-3*time.Hour), 3, 10, 100, 0)
-	for _, d := range append(old, older...) { // as files: it is faster
+	for _, d := range slices.Concat(all, old, older) { // as files: it is faster
 		path := filepath.Join(g.dir, "objects", testBucket, filepath.FromSlash(d.key))
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		write(t, path, "too old")
+		body := []byte("too old")
+		if len(d.lines) > 0 {
+			body = zipped(t, d.lines)
+		}
+		write(t, path, string(body))
 	}
 	b, s := g.bucket(func(c *s3Config) { c.Poll = time.Hour }), newSpool(t)
 	runSource(t, b, s, s)
@@ -406,7 +412,7 @@ func TestS3CorruptAndVanished(t *testing.T) {
 // A server that stops, refuses, breaks off or is slow delays lines. It is told once.
 func TestS3ServerComesBack(t *testing.T) {
 	g := startGateway(t)
-	all := deliveries(time.Now(), 1, 2, 4, 20000)
+	all := deliveries(time.Now(), 1, 2, 4, 10000)
 	g.deliver(all[:4])
 	core, logs := observer.New(zap.InfoLevel)
 	b, s := g.bucket(nil), newSpool(t)
@@ -492,8 +498,9 @@ func TestS3Forbidden(t *testing.T) {
 // Stopped anywhere and started again, nothing comes twice and nothing is lost, however long it was away.
 func TestS3Restart(t *testing.T) {
 	g := startGateway(t)
+	const each = 10000 // lines in an object: more than a block holds
 	now := time.Now()
-	all := deliveries(now.Add(-20*time.Hour), 2, 1, 6, 30000)
+	all := deliveries(now.Add(-20*time.Hour), 2, 1, 6, each)
 	later := deliveries(now, 2, 1, 3, 100) // far behind what was read
 	for i := range later {
 		later[i].lines = number(1e7+i*100, 1e7+(i+1)*100)
@@ -504,7 +511,7 @@ func TestS3Restart(t *testing.T) {
 	for i := range 8 {
 		b := g.bucket(early)
 		stop := runSource(t, b, s, s)
-		want := min(s.count()+25000+i*9000, len(all)*30000)
+		want := min(s.count()+each*2/3+i*each/4, len(all)*each)
 		until(t, func() bool { return s.count() >= want }, func() string { return fmt.Sprintf("%d lines", s.count()) })
 		stop()
 	}
@@ -513,7 +520,7 @@ func TestS3Restart(t *testing.T) {
 	runSource(t, b, s, s)
 	s.wantSet(linesOf(append(all, later...)))
 	g.looks(2)
-	if n := s.count(); n != len(all)*30000+600 {
+	if n := s.count(); n != len(all)*each+600 {
 		t.Errorf("%d lines", n)
 	}
 }
@@ -541,7 +548,7 @@ func TestS3UndatedKeys(t *testing.T) {
 // A stop does not wait for a full road, nor for a server that says nothing.
 func TestS3Stops(t *testing.T) {
 	g := startGateway(t)
-	all := deliveries(time.Now(), 1, 8, 1, 20000)
+	all := deliveries(time.Now(), 1, 8, 1, 10000)
 	g.deliver(all)
 	s := newSpool(t)
 	s.hold(make(chan struct{}))
@@ -577,7 +584,7 @@ func TestS3Stops(t *testing.T) {
 func TestS3RoadEnds(t *testing.T) {
 	g := startGateway(t)
 	g.deliver(deliveries(time.Now(), 1, 8, 1, 10))
-	broken := fmt.Errorf("the road has ended")
+	broken := errors.New("the road has ended")
 	err := g.bucket(nil).Run(t.Context(), newSpool(t), func(*pipeline.Block) error { return broken })
 	if !errors.Is(err, broken) {
 		t.Errorf("Run: %v", err)
