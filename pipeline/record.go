@@ -121,6 +121,3 @@ func (r *Record) Reset() {
 		UpstreamTimes: r.UpstreamTimes[:0], UpstreamStatuses: r.UpstreamStatuses[:0],
 	}
 }
-
-// Status5xx tells whether the response was a server error.
-func (r *Record) Status5xx() bool { return r.Status >= 500 && r.Status <= 599 }

@@ -40,8 +40,7 @@ type tally struct {
 	lines, parsed, late uint64
 	bytes               int64
 	failed              map[string]uint64
-	refused             uint64 // lines that the store would not take
-	first, last         int64  // ns: the span of event time that was seen
+	first, last         int64 // ns: the span of event time that was seen
 	gaps                []gap
 }
 
@@ -201,7 +200,6 @@ func (j *judge) keep(w *pipeline.Work) {
 		return
 	}
 	if err := j.store.Append(&w.Batch); err != nil {
-		j.total.refused += uint64(len(w.Batch.Entries))
 		j.metrics.lost.WithLabelValues(w.Input, "spool").Add(float64(len(w.Batch.Entries)))
 	}
 }

@@ -68,6 +68,9 @@ const keptResolved = 50
 
 // build makes a service of a configuration. All that can be wrong with it is found here.
 func (s *server) build(ctx context.Context, c *Config) (*service, error) {
+	if c.Fleet.NATS != "" {
+		s.log.Warn("fleet.nats is set, and this version does not merge windows over a fleet: this node detects alone")
+	}
 	reg := prometheus.NewRegistry()
 	d := &service{
 		log: s.log, registry: reg, store: s.store, work: make(chan *pipeline.Work, 4), ended: make(chan string),

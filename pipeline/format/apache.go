@@ -77,54 +77,13 @@ func newApacheCommon(cfg Config) (pipeline.Format, error) {
 	return makeApache(cfg, l), err
 }
 
-func makeApache(cfg Config, layouts []*percentLayout) *apache {
-	f := &apache{layouts: layouts}
-	f.reader.nginx.iso.zone = cfg.Zone
-	return f
+func makeApache(cfg Config, layouts []*percentLayout) pipeline.Format {
+	return newPercentLines(cfg, layouts, judgeApache)
 }
 
-// apache reads the lines of some layouts.
-type apache struct {
-	layouts []*percentLayout
-	reader  percentReader
-	last    int // which layout fitted last
-}
-
-// Parse tries the layout that fitted last, then the others.
-func (f *apache) Parse(line []byte, item *pipeline.Item) {
-	line, skip := trimLine(line)
-	if len(line) == 0 {
-		fail(item, pipeline.ReasonEmpty, skip)
-		return
-	}
-	pos, reason := 0, pipeline.ReasonNone
-	for i := range f.layouts {
-		k := (f.last + i) % len(f.layouts)
-		item.Record.Reset()
-		p, why := f.reader.read(f.layouts[k], line, &item.Record)
-		if why == "" {
-			f.last = k
-			f.judge(&item.Record)
-			item.Kind = pipeline.IsRecord
-			return
-		}
-		if reason == "" || p > pos || p == pos && why == pipeline.ReasonTruncated {
-			pos, reason = p, why
-		}
-	}
-	fail(item, reason, pos+skip)
-}
-
-// judge sets what depends on several values. Apache's %t is when the request came in. That the client left is
-// seen by %X alone: a status is what Apache sent, or would have sent.
-func (f *apache) judge(r *pipeline.Record) {
-	p := &f.reader
-	r.Start, r.End = r.Time, r.Time
-	if p.endTime {
-		r.Start = r.Time - max(r.RequestTime, 0)
-	} else {
-		r.End = r.Time + max(r.RequestTime, 0)
-	}
+// judgeApache sets what %X tells. That the client left is seen by it alone: a status is what Apache sent, or would
+// have sent.
+func judgeApache(p *percentReader, r *pipeline.Record) {
 	r.Abandoned = pipeline.No
 	if p.connection == 'X' {
 		r.Abandoned = pipeline.Yes

@@ -30,21 +30,10 @@ type envoyFields struct {
 
 func (o *envoyObject) read(s *jsonScanner, r *pipeline.Record) pipeline.Reason {
 	o.line = envoyFields{}
-	var wrong pipeline.Reason
-	for more := s.open('{'); more; more = s.next('{') {
-		key, kind, val := s.member()
-		if kind == jsonNone {
-			return s.bad
-		}
-		s.pass(kind)
-		if reason := o.set(r, key, kind, val); reason != "" && wrong == "" {
-			wrong = reason
-		}
+	if wrong := members(s, r, o); wrong != "" {
+		return wrong
 	}
-	if wrong == "" {
-		wrong = o.finish(r)
-	}
-	return wrong
+	return o.finish(r)
 }
 
 func (o *envoyObject) set(r *pipeline.Record, key []byte, kind jsonKind, val []byte) pipeline.Reason {

@@ -52,7 +52,7 @@ func (f *variants) Parse(line []byte, item *pipeline.Item) {
 			f.last = i
 			return
 		}
-		if item.Column > column {
+		if item.Column > column || item.Column == column && item.Reason == pipeline.ReasonTruncated {
 			reason, column = item.Reason, item.Column
 		}
 	}

@@ -389,3 +389,23 @@ func setTimesFromStart(r *pipeline.Record) {
 func streamed(status uint16, contentType []byte) bool {
 	return status == 101 || bytes.HasPrefix(contentType, eventStream) || bytes.HasPrefix(contentType, grpcType)
 }
+
+// A setter takes one member of an object at a time.
+type setter interface {
+	set(r *pipeline.Record, key []byte, kind jsonKind, val []byte) pipeline.Reason
+}
+
+// members hands an object's members to o, and gives the first reason why one of them was refused.
+func members(s *jsonScanner, r *pipeline.Record, o setter) (wrong pipeline.Reason) {
+	for more := s.open('{'); more; more = s.next('{') {
+		key, kind, val := s.member()
+		if kind == jsonNone {
+			return s.bad
+		}
+		s.pass(kind)
+		if reason := o.set(r, key, kind, val); reason != "" && wrong == "" {
+			wrong = reason
+		}
+	}
+	return wrong
+}

@@ -13,56 +13,10 @@ func newNginx(cfg Config) (pipeline.Format, error) {
 	if cfg.LogFormat != "" {
 		return newNginxLayout(cfg)
 	}
-	f := &nginxFamily{}
-	for _, newVariant := range []func(Config) (pipeline.Format, error){newIngressNginx, newNginxExtended, newExactCombined} {
-		v, err := newVariant(cfg)
-		if err != nil {
-			return nil, err
-		}
-		f.text = append(f.text, v)
-	}
-	json, err := newNginxJSON(cfg)
-	if err != nil {
-		return nil, err
-	}
-	f.json = json
-	return f, nil
+	return nginxVariants(cfg)
 }
 
-type nginxFamily struct {
-	text []pipeline.Format
-	json pipeline.Format
-	last int // the variant of the line before: tried first
-}
-
-// Parse tries the variant that fitted last, then the others.
-func (f *nginxFamily) Parse(line []byte, item *pipeline.Item) {
-	if trimmed, _ := trimLine(line); len(trimmed) > 0 && trimmed[0] == '{' {
-		f.json.Parse(line, item)
-		return
-	}
-	f.text[f.last].Parse(line, item)
-	if item.Kind != pipeline.Failed || item.Reason == pipeline.ReasonEmpty {
-		return
-	}
-	reason, column := item.Reason, item.Column
-	for i, v := range f.text {
-		if i == f.last {
-			continue
-		}
-		again(item)
-		v.Parse(line, item)
-		if item.Kind != pipeline.Failed {
-			f.last = i
-			return
-		}
-		if item.Column > column || item.Column == column && item.Reason == pipeline.ReasonTruncated {
-			reason, column = item.Reason, item.Column
-		}
-	}
-	again(item)
-	fail(item, reason, column)
-}
+var nginxVariants = family(newNginxJSON, newIngressNginx, newNginxExtended, newExactCombined)
 
 // newNginxLayout compiles a log_format of nginx.conf.
 func newNginxLayout(cfg Config) (pipeline.Format, error) {

@@ -282,3 +282,54 @@ func (p *percentReader) setDuration(r *pipeline.Record, e *percentElement, val [
 	}
 	return ""
 }
+
+// percentLines reads the lines of some layouts.
+type percentLines struct {
+	layouts []*percentLayout
+	reader  percentReader
+	last    int // which layout fitted last
+	judge   func(*percentReader, *pipeline.Record)
+}
+
+// newPercentLines makes a format of compiled layouts. judge sets what a program means by what was read.
+func newPercentLines(cfg Config, layouts []*percentLayout, judge func(*percentReader, *pipeline.Record)) *percentLines {
+	f := &percentLines{layouts: layouts, judge: judge}
+	f.reader.nginx.iso.zone = cfg.Zone
+	return f
+}
+
+// Parse tries the layout that fitted last, then the others.
+func (f *percentLines) Parse(line []byte, item *pipeline.Item) {
+	line, skip := trimLine(line)
+	if len(line) == 0 {
+		fail(item, pipeline.ReasonEmpty, skip)
+		return
+	}
+	pos, reason := 0, pipeline.ReasonNone
+	for i := range f.layouts {
+		k := (f.last + i) % len(f.layouts)
+		item.Record.Reset()
+		p, why := f.reader.read(f.layouts[k], line, &item.Record)
+		if why == "" {
+			f.last = k
+			f.reader.span(&item.Record)
+			f.judge(&f.reader, &item.Record)
+			item.Kind = pipeline.IsRecord
+			return
+		}
+		if reason == "" || p > pos || p == pos && why == pipeline.ReasonTruncated {
+			pos, reason = p, why
+		}
+	}
+	fail(item, reason, pos+skip)
+}
+
+// span dates the request: %t is when it came in, unless the layout says that it is the end.
+func (p *percentReader) span(r *pipeline.Record) {
+	r.Start, r.End = r.Time, r.Time
+	if p.endTime {
+		r.Start = r.Time - max(r.RequestTime, 0)
+	} else {
+		r.End = r.Time + max(r.RequestTime, 0)
+	}
+}

@@ -33,9 +33,7 @@ func newPHPFPMAccess(cfg Config) (pipeline.Format, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &phpFPMAccess{layouts: l}
-	f.reader.nginx.iso.zone = cfg.Zone
-	return f, nil
+	return newPercentLines(cfg, l, judgePHPAccess), nil
 }
 
 // phpAccessKnown compiles the layouts once for all streams. php-fpm escapes nothing.
@@ -43,49 +41,11 @@ var phpAccessKnown = sync.OnceValues(func() ([]*percentLayout, error) {
 	return compileAll(phpAccessLayouts, true, phpDirective)
 })
 
-type phpFPMAccess struct {
-	layouts []*percentLayout
-	reader  percentReader
-	last    int // which layout fitted last
-}
-
-// Parse tries the layout that fitted last, then the others.
-func (f *phpFPMAccess) Parse(line []byte, item *pipeline.Item) {
-	line, skip := trimLine(line)
-	if len(line) == 0 {
-		fail(item, pipeline.ReasonEmpty, skip)
-		return
-	}
-	pos, reason := 0, pipeline.ReasonNone
-	for i := range f.layouts {
-		k := (f.last + i) % len(f.layouts)
-		item.Record.Reset()
-		p, why := f.reader.read(f.layouts[k], line, &item.Record)
-		if why == "" {
-			f.last = k
-			f.judge(&item.Record)
-			item.Kind = pipeline.IsRecord
-			return
-		}
-		if reason == "" || p > pos || p == pos && why == pipeline.ReasonTruncated {
-			pos, reason = p, why
-		}
-	}
-	fail(item, reason, pos+skip)
-}
-
-// judge sets what depends on several values: this log is the upstream's own, and does not know whether anybody
-// still waited.
-func (f *phpFPMAccess) judge(r *pipeline.Record) {
+// judgePHPAccess says what this log is: the upstream's own, which does not know whether anybody still waited.
+func judgePHPAccess(_ *percentReader, r *pipeline.Record) {
 	r.Reached, r.UpstreamTime = pipeline.Yes, r.RequestTime
 	if r.Status != 0 {
 		r.UpstreamStatuses = append(r.UpstreamStatuses[:0], r.Status)
-	}
-	r.Start, r.End = r.Time, r.Time
-	if f.reader.endTime {
-		r.Start = r.Time - max(r.RequestTime, 0)
-	} else {
-		r.End = r.Time + max(r.RequestTime, 0)
 	}
 	r.Abandoned = pipeline.Unsaid
 }

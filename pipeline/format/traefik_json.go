@@ -32,21 +32,10 @@ type traefikLine struct {
 
 func (o *traefikObject) read(s *jsonScanner, r *pipeline.Record) pipeline.Reason {
 	o.line = traefikLine{}
-	var wrong pipeline.Reason
-	for more := s.open('{'); more; more = s.next('{') {
-		key, kind, val := s.member()
-		if kind == jsonNone {
-			return s.bad
-		}
-		s.pass(kind)
-		if reason := o.set(r, key, kind, val); reason != "" && wrong == "" {
-			wrong = reason
-		}
+	if wrong := members(s, r, o); wrong != "" {
+		return wrong
 	}
-	if wrong == "" {
-		wrong = o.finish(r)
-	}
-	return wrong
+	return o.finish(r)
 }
 
 func (o *traefikObject) set(r *pipeline.Record, key []byte, kind jsonKind, val []byte) pipeline.Reason {
