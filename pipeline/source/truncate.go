@@ -107,5 +107,5 @@ func (f *files) continues(s sibling, g *generation) bool {
 		return errors.Is(err, io.EOF)
 	}
 	_, err = io.ReadFull(r, got)
-	return err == io.EOF || err == io.ErrUnexpectedEOF || err == nil && bytes.Equal(got, g.anchor)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || err == nil && bytes.Equal(got, g.anchor)
 }
