@@ -37,7 +37,7 @@ func (b *Busy) spread(paneStart, paneEnd, from, to int64, lower bool) {
 	}
 	length := paneEnd - paneStart
 	b.step = length
-	if n := min(to, paneEnd) - max(from, paneStart); n > 0 {
+	if n := overlap(from, to, paneStart, paneEnd); n > 0 {
 		b.place(0, n, lower)
 	}
 	for i := 1; i <= maxShares; i++ {
@@ -45,7 +45,7 @@ func (b *Busy) spread(paneStart, paneEnd, from, to int64, lower bool) {
 		if end <= from {
 			break
 		}
-		if n := min(to, end) - max(from, end-length); n > 0 {
+		if n := overlap(from, to, end-length, end); n > 0 {
 			b.place(-i, n, lower)
 		}
 	}
@@ -54,10 +54,20 @@ func (b *Busy) spread(paneStart, paneEnd, from, to int64, lower bool) {
 		if begin >= to {
 			break
 		}
-		if n := min(to, begin+length) - max(from, begin); n > 0 {
+		if n := overlap(from, to, begin, begin+length); n > 0 {
 			b.place(i, n, lower)
 		}
 	}
+}
+
+// overlap is how many ns [from, to) and [begin, end) share; it compares before it subtracts, since a line may
+// claim any time.
+func overlap(from, to, begin, end int64) int64 {
+	from, to = max(from, begin), min(to, end)
+	if to <= from {
+		return 0
+	}
+	return to - from
 }
 
 // place adds n ns to the pane at an offset from the span: -1 is the one before, 1 the one after.
