@@ -2,16 +2,21 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/pipeline"
+	"github.com/squall-sre/squall/pipeline/enrich"
 	"github.com/squall-sre/squall/pipeline/format"
 )
 
@@ -59,9 +64,13 @@ func explain(c *Config, choice formatChoice, site string, line []byte, out io.Wr
 	if err != nil {
 		return err
 	}
+	line = bytes.TrimRight(line, "\r\n")
 	var chosen pipeline.Format
-	o := opener{format: choice, zone: c.Timezone.Location}
+	o := opener{format: choice, zone: c.Timezone.Location, framing: framingOf(choice, c.Timezone.Location, line)}
 	o.opened = func(_ *pipeline.Stream, f pipeline.Format) { chosen = f }
+	if o.framing != "" {
+		fmt.Fprintf(out, "framing   %s, found by trying\n", o.framing)
+	}
 	j.label = "explain"
 	j.source("line", 0)
 	road := pipeline.NewRoad(pipeline.RoadConfig{
@@ -69,17 +78,63 @@ func explain(c *Config, choice formatChoice, site string, line []byte, out io.Wr
 		Take: func(w *pipeline.Work) error {
 			explainFormat(out, choice.name, chosen)
 			for i := range w.Items {
-				explainItem(out, &w.Items[i])
+				explainItem(out, chain, &w.Items[i])
+			}
+			if len(w.Items) == 1 {
+				if f, err := tracedFormat(choice, c.Timezone.Location, chosen); err == nil {
+					explainFields(out, f, w.Items[0].Line)
+				}
 			}
 			j.feed(w)
 			return nil
 		},
 	})
-	stream := &pipeline.Stream{Input: "line", ID: "line", Path: "line"}
-	line = []byte(strings.TrimRight(string(line), "\n"))
-	if err := road.Emit(&pipeline.Block{Stream: stream, Data: line, To: int64(len(line)), Last: true}); err != nil {
+	if err := road.Emit(wholeLine(line)); err != nil {
 		return err
 	}
+	explainPanes(out, j)
+	return nil
+}
+
+// wholeLine is a line as a source would hand it over that read it to its end.
+func wholeLine(line []byte) *pipeline.Block {
+	stream := &pipeline.Stream{Input: "line", ID: "line", Path: "line"}
+	return &pipeline.Block{Stream: stream, Data: line, To: int64(len(line)), Last: true}
+}
+
+// framingOf finds what a source may have left around the line: with a framing that is asked for, or when the line fits
+// as it is, nothing.
+func framingOf(choice formatChoice, zone *time.Location, line []byte) string {
+	if framing, _ := format.SplitFraming(choice.name); framing != "" {
+		return ""
+	}
+	for _, framing := range append([]string{""}, slices.Sorted(maps.Values(framings))...) {
+		fits := false
+		road := pipeline.NewRoad(pipeline.RoadConfig{
+			Input: "line", Open: opener{format: choice, zone: zone, framing: framing}.open, Enricher: unenriched{},
+			Take: func(w *pipeline.Work) error {
+				for i := range w.Items {
+					fits = fits || w.Items[i].Kind != pipeline.Failed
+				}
+				return nil
+			},
+		})
+		if road.Emit(wholeLine(line)) == nil && fits {
+			return framing
+		}
+	}
+	return ""
+}
+
+// tracedFormat opens the format that a line was read with once more; a format keeps memory of the lines it saw.
+func tracedFormat(choice formatChoice, zone *time.Location, used pipeline.Format) (pipeline.Format, error) {
+	if auto, ok := used.(*format.Auto); ok {
+		choice.name, _ = auto.Choice()
+	}
+	return choice.open(zone)
+}
+
+func explainPanes(out io.Writer, j *judge) {
 	j.panes.Flush()
 	for p := j.panes.Next(); p != nil; p = j.panes.Next() {
 		for _, site := range p.SiteNames() {
@@ -92,7 +147,6 @@ func explain(c *Config, choice formatChoice, site string, line []byte, out io.Wr
 			fmt.Fprintf(out, "detector  %s: %s\n", t.Detector, alerts.Escape(t.What))
 		}
 	}
-	return nil
 }
 
 func explainFormat(out io.Writer, name string, f pipeline.Format) {
@@ -103,15 +157,24 @@ func explainFormat(out io.Writer, name string, f pipeline.Format) {
 	}
 	chosen, not := a.Choice()
 	if chosen == "" {
-		chosen = "none fits"
+		fmt.Fprintf(out, "format    %s\n", misfit("none", f))
+	} else {
+		fmt.Fprintf(out, "format    %s\n", chosen)
 	}
-	fmt.Fprintf(out, "format    %s\n", chosen)
+	var strangers int
 	for _, r := range not {
+		if r.Column == 0 {
+			strangers++
+			continue
+		}
 		fmt.Fprintf(out, "          not %s: %s at column %d\n", r.Format, r.Reason, r.Column+1)
+	}
+	if strangers > 0 {
+		fmt.Fprintf(out, "          not %d others, from the first byte on\n", strangers)
 	}
 }
 
-func explainItem(out io.Writer, it *pipeline.Item) {
+func explainItem(out io.Writer, chain *enrich.Chain, it *pipeline.Item) {
 	switch it.Kind {
 	case pipeline.Failed:
 		fmt.Fprintf(out, "failed    %s at column %d: counted, shipped as it is, not detected\n", it.Reason, it.Column+1)
@@ -122,6 +185,13 @@ func explainItem(out io.Writer, it *pipeline.Item) {
 	case pipeline.IsRecord:
 		r := &it.Record
 		fmt.Fprintf(out, "record    %s", format.AppendJSON(nil, it))
-		fmt.Fprintf(out, "site      %s\nroute     %s\nclient    %s, %s\n", alerts.Escape(r.Site), alerts.Escape(r.Route), r.Origin, r.Class)
+		fmt.Fprintf(out, "site      %s\n", alerts.Escape(r.Site))
+		// Explain escapes what it quotes; its first line is the route.
+		lines := strings.Split(strings.TrimRight(chain.Explain(r.Site, string(r.Path)), "\n"), "\n")
+		fmt.Fprintf(out, "route     %s\n", lines[0])
+		for _, why := range lines[1:] {
+			fmt.Fprintf(out, "          %s\n", strings.TrimSpace(why))
+		}
+		fmt.Fprintf(out, "client    %s, %s\n", r.Origin, r.Class)
 	}
 }
