@@ -82,7 +82,7 @@ func explain(c *Config, choice formatChoice, site string, line []byte, out io.Wr
 			}
 			if len(w.Items) == 1 {
 				if f, err := tracedFormat(choice, c.Timezone.Location, chosen); err == nil {
-					explainFields(out, f, w.Items[0].Line)
+					explainFields(out, f, w.Items[0].Line, max(bytes.Index(line, w.Items[0].Line), 0))
 				}
 			}
 			j.feed(w)

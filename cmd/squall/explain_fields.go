@@ -116,8 +116,9 @@ func extend(spans []span, line []byte, i int) []span {
 	return append(spans, span{i, i + 1})
 }
 
-// explainFields tells of each field of the only Record or Event of a line where in the line it stands.
-func explainFields(out io.Writer, f pipeline.Format, line []byte) {
+// explainFields tells of each field of the only Record or Event of a line where in the line it stands. skipped is how
+// many bytes of framing were in front.
+func explainFields(out io.Writer, f pipeline.Format, line []byte, skipped int) {
 	spans := traceFields(f, line)
 	var keys []string
 	for key := range spans {
@@ -132,7 +133,7 @@ func explainFields(out io.Writer, f pipeline.Format, line []byte) {
 	for _, key := range keys {
 		var pieces []string
 		for _, s := range spans[key][:min(len(spans[key]), 4)] {
-			pieces = append(pieces, fmt.Sprintf("column %d \"%s\"", s.From+1, excerpt(line[s.From:s.To])))
+			pieces = append(pieces, fmt.Sprintf("column %d \"%s\"", skipped+s.From+1, excerpt(line[s.From:s.To])))
 		}
 		fmt.Fprintf(out, "from      %s: %s\n", key, strings.Join(pieces, ", "))
 	}

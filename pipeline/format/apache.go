@@ -118,6 +118,8 @@ func apacheDirective(name byte, arg string) percentElement {
 		}
 	case 'l':
 		return percentElement{kind: percentIdent}
+	case 'u':
+		return percentElement{kind: percentUser}
 	case 't':
 		return apacheTime(arg)
 	case 'r':

@@ -23,6 +23,7 @@ const (
 	percentQuery                  // with its question mark
 	percentNumber                 // any number
 	percentIdent                  // identd's user: no address and no host
+	percentUser                   // the user who logged in
 )
 
 // A percentElement is what one directive of a format in Apache's manner (%h, %{Referer}i) means.
@@ -232,6 +233,13 @@ func (p *percentReader) set(r *pipeline.Record, e *percentElement, val []byte) p
 		return ""
 	case percentIdent:
 		if bytes.ContainsAny(val, ".: ") {
+			return pipeline.ReasonFields
+		}
+		return ""
+	case percentUser:
+		// A name may hold spaces; with the marks of two absent values it is the beginning of another log's line, behind
+		// a header that somebody put in front.
+		if bytes.Contains(val, []byte(" - ")) {
 			return pipeline.ReasonFields
 		}
 		return ""
