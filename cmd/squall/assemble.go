@@ -54,7 +54,7 @@ type formatChoice struct {
 
 // formatSettings is what a format's mapping may hold beside its type.
 type formatSettings struct {
-	LogFormat    string            `yaml:"log_format"`    // for nginx: the string of nginx.conf
+	LogFormat    string            `yaml:"log_format"`    // for nginx, apache and php_fpm_access: the string of their configuration
 	Fields       map[string]string `yaml:"fields"`        // for json: where the values stand
 	DurationUnit string            `yaml:"duration_unit"` // s, ms, us or ns, of durations that do not tell
 }
@@ -179,8 +179,8 @@ func (o opener) open(s *pipeline.Stream, first []byte) (pipeline.Framer, pipelin
 	case framing != "":
 	case o.framing != "":
 		framing = o.framing
-	case name == "auto" && framedByRuntime(first):
-		framing = "container"
+	case name == "auto":
+		framing = framingAround(first)
 	}
 	framer, err := format.NewFramerIn(framing, o.zone)
 	if err != nil {
@@ -196,17 +196,24 @@ func (o opener) open(s *pipeline.Stream, first []byte) (pipeline.Framer, pipelin
 	return framer, f, nil
 }
 
-// framedByRuntime tells by a stream's first line whether a container runtime wrote it.
-func framedByRuntime(line []byte) bool {
+// framingAround tells by a stream's first line who wrapped it: a container runtime, a relay of syslog, nobody.
+func framingAround(line []byte) string {
 	line = bytes.TrimLeft(line, "\x00")
 	if bytes.HasPrefix(line, []byte(`{"log":"`)) {
-		return true
+		return "container"
+	}
+	if priority, _, ok := bytes.Cut(line[:min(len(line), len("<191>"))], []byte{'>'}); ok && len(priority) > 1 && priority[0] == '<' &&
+		len(bytes.Trim(priority[1:], "0123456789")) == 0 {
+		return "syslog"
 	}
 	at, rest, _ := bytes.Cut(line, []byte{' '})
 	if len(at) < len("2006-01-02T15:04:05Z") || at[4] != '-' || at[10] != 'T' {
-		return false
+		return ""
 	}
-	return bytes.HasPrefix(rest, []byte("stdout ")) || bytes.HasPrefix(rest, []byte("stderr "))
+	if bytes.HasPrefix(rest, []byte("stdout ")) || bytes.HasPrefix(rest, []byte("stderr ")) {
+		return "container"
+	}
+	return ""
 }
 
 // loadConfig reads and validates a file; "" gives the embedded default.

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -68,8 +69,8 @@ func explain(c *Config, choice formatChoice, site string, line []byte, out io.Wr
 	var chosen pipeline.Format
 	o := opener{format: choice, zone: c.Timezone.Location, framing: framingOf(choice, c.Timezone.Location, line)}
 	o.opened = func(_ *pipeline.Stream, f pipeline.Format) { chosen = f }
-	if o.framing != "" {
-		fmt.Fprintf(out, "framing   %s, found by trying\n", o.framing)
+	if around := cmp.Or(o.framing, framingAround(line)); around != "" && choice.name == "auto" {
+		fmt.Fprintf(out, "framing   %s, found by the line\n", around)
 	}
 	j.label = "explain"
 	j.source("line", 0)
