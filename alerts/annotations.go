@@ -76,13 +76,17 @@ func annotate(r *rule, a *Alert, f *facts) map[string]string {
 		"cause":       causeText(a),
 		"evidence":    strings.Join(evidenceLines(a), "\n"),
 		"advice":      adviceText(a),
-		"runbook":     r.Runbook,
-		"loki_query":  lokiQuery(a),
 		"pattern":     pattern(f),
 	}
+	for name, text := range out {
+		out[name] = plain(text)
+	}
+	out["runbook"], out["loki_query"] = r.Runbook, lokiQuery(a)
+	cause := a.Cause
+	cause.Text = plain(cause.Text)
 	data := TemplateData{
 		Name: a.Name, Labels: labelMap(a.Labels), Severity: string(a.Severity), State: string(a.State), Value: a.Value,
-		Threshold: a.Threshold, StartsAt: time.Unix(0, a.StartsAt).UTC(), Cause: a.Cause, Evidence: a.Evidence, Detectors: a.Detectors,
+		Threshold: a.Threshold, StartsAt: time.Unix(0, a.StartsAt).UTC(), Cause: cause, Evidence: plainEvidence(a.Evidence), Detectors: a.Detectors,
 	}
 	for _, t := range r.templates {
 		var b bounded
@@ -92,6 +96,28 @@ func annotate(r *rule, a *Alert, f *facts) map[string]string {
 		out[t.name] = string(b.text)
 	}
 	return bound(out)
+}
+
+// plain keeps text with parts of log lines from being markup where Alertmanager's receivers show it raw: in Slack's
+// messages <!channel> wakes everybody and <address|text> is a link, and elsewhere a tag begins so. What an operator
+// configures may have both.
+func plain(s string) string { return strings.ReplaceAll(s, "<", "‹") }
+
+func plainEvidence(e detectors.Evidence) detectors.Evidence {
+	e.Route, e.Method = plain(e.Route), plain(e.Method)
+	top := func(counts []detectors.Count) []detectors.Count {
+		counts = slices.Clone(counts)
+		for i := range counts {
+			counts[i].Key = plain(counts[i].Key)
+		}
+		return counts
+	}
+	e.TopAgents, e.TopRoutes = top(e.TopAgents), top(e.TopRoutes)
+	e.Samples = slices.Clone(e.Samples)
+	for i := range e.Samples {
+		e.Samples[i] = plain(e.Samples[i])
+	}
+	return e
 }
 
 // bound escapes and cuts. When all together is too long, the longest texts of our own give way last to first.

@@ -30,7 +30,8 @@ type alertmanager struct {
 	api      alert.ClientService
 	seen     *observer
 	resend   time.Duration
-	now      func() time.Time
+	address  *url.URL
+	now      func() time.Time // the wall clock of the start, which goes on without being set: an end in the past ends an alert
 	external string
 	skew     atomic.Int64 // ns: its clock minus ours, as used
 }
@@ -64,7 +65,7 @@ func newAlertmanager(decode func(any) error, rt Runtime) ([]Peer, error) {
 			return nil, err
 		}
 		peers = append(peers, Peer{
-			Name: rt.Name + "/" + u.Host, Notifier: n, Skew: func() time.Duration { return time.Duration(n.skew.Load()) },
+			Name: rt.Name + "/" + u.Host, Group: rt.Name, Key: key("alertmanager", u.Host+u.Path), Notifier: n, Skew: func() time.Duration { return time.Duration(n.skew.Load()) },
 		})
 	}
 	return peers, nil
@@ -82,7 +83,9 @@ func newAlertmanagerPeer(u *url.URL, cfg alertmanagerConfig, rt Runtime) (*alert
 	if err != nil {
 		return nil, err
 	}
-	n := &alertmanager{resend: cfg.Resend, now: rt.Now, external: rt.ExternalURL, seen: &observer{next: c.Transport}}
+	start := rt.Now()
+	now := func() time.Time { return start.Add(rt.Elapsed()) }
+	n := &alertmanager{address: u, resend: cfg.Resend, now: now, external: rt.ExternalURL, seen: &observer{next: c.Transport}}
 	c.Transport = n.seen
 	transport := client.NewWithClient(u.Host, path.Join("/", u.Path, "api/v2"), []string{u.Scheme}, c)
 	n.api = alert.New(transport, strfmt.Default)
@@ -94,16 +97,17 @@ type observer struct {
 	next   http.RoundTripper
 	status int
 	date   time.Time // zero when it told none
+	wait   time.Duration
 }
 
 // RoundTrip implements http.RoundTripper.
 func (o *observer) RoundTrip(req *http.Request) (*http.Response, error) {
-	o.status, o.date = 0, time.Time{}
+	o.status, o.date, o.wait = 0, time.Time{}, 0
 	resp, err := o.next.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
-	o.status = resp.StatusCode
+	o.status, o.wait = resp.StatusCode, retryAfter(resp.Header)
 	if d, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
 		o.date = d
 	}
@@ -135,7 +139,12 @@ func (n *alertmanager) send(ctx context.Context, batch []alerts.Alert) error {
 		return err
 	}
 	half := len(batch) / 2
-	return joined([]error{n.send(ctx, batch[:half]), n.send(ctx, batch[half:])})
+	first, second := n.send(ctx, batch[:half]), n.send(ctx, batch[half:])
+	err = joined([]error{first, second})
+	if !errors.Is(err, alerts.ErrPermanent) {
+		return err
+	}
+	return &refusal{err, refusedOf(first, half) + refusedOf(second, len(batch)-half)}
 }
 
 func (n *alertmanager) post(ctx context.Context, batch []alerts.Alert) error {
@@ -149,11 +158,12 @@ func (n *alertmanager) post(ctx context.Context, batch []alerts.Alert) error {
 	n.observe(n.now())
 	switch {
 	case n.seen.status == 0 && err != nil:
-		return fmt.Errorf("post %d alerts: %w", len(batch), withoutURL(err))
+		return fmt.Errorf("post %d alerts: %w", len(batch), scrub(err, n.address))
 	case n.seen.status == http.StatusBadRequest && len(batch) == 1:
-		return fmt.Errorf("alert %s%s was refused: %w", batch[0].Name, batch[0].Labels, alerts.ErrPermanent)
+		err := fmt.Errorf("alert %s was refused: %w", batch[0].Title(), alerts.ErrPermanent)
+		return &refusal{err, 1}
 	}
-	return judge(n.seen.status)
+	return judge(n.seen.status, n.seen.wait)
 }
 
 // observe compares the clocks by the answer's Date, which tells whole seconds.

@@ -28,24 +28,24 @@ func TestPageThroughAlertmanager(t *testing.T) {
 	run(t, d)
 
 	a := page("ClientsGivingUp")
-	d.Update([]alerts.Alert{a}, []alerts.Alert{a})
+	d.Update(time.Now().UnixNano(), []alerts.Alert{a}, []alerts.Alert{a})
 	first := pager.await(t, "the page", has("ClientsGivingUp", "firing"))
 	if got := first[0].Alerts[0]; !got.StartsAt.Equal(time.Unix(0, a.StartsAt).Truncate(time.Millisecond)) || got.Labels["severity"] != "page" {
 		t.Fatalf("%+v", got)
 	}
 	for i := range 5 {
 		a.Annotations = map[string]string{"summary": fmt.Sprintf("%d clients give up", i)}
-		d.Update([]alerts.Alert{a}, nil)
+		d.Update(time.Now().UnixNano(), []alerts.Alert{a}, nil)
 	}
 	end := resolved(a)
-	d.Update(nil, []alerts.Alert{end})
+	d.Update(time.Now().UnixNano(), nil, []alerts.Alert{end})
 	all := pager.await(t, "the end", has("ClientsGivingUp", "resolved"))
 	if n := count(all, "ClientsGivingUp", "firing"); n != 1 {
 		t.Fatalf("%d pages", n)
 	}
 
 	b := page("WorkersExhausted")
-	d.Update([]alerts.Alert{b}, []alerts.Alert{b})
+	d.Update(time.Now().UnixNano(), []alerts.Alert{b}, []alerts.Alert{b})
 	pager.await(t, "the second page", has("WorkersExhausted", "firing"))
 	am.stop()
 	am.start()
@@ -71,7 +71,7 @@ func TestOnePeerOfTwoIsDown(t *testing.T) {
 	})
 	run(t, d)
 	a := page("ClientsGivingUp")
-	d.Update([]alerts.Alert{a}, []alerts.Alert{a})
+	d.Update(time.Now().UnixNano(), []alerts.Alert{a}, []alerts.Alert{a})
 	pager.await(t, "the page", has("ClientsGivingUp", "firing"))
 	failed := d.workers[0].metrics.failed.WithLabelValues("alertmanager/"+down.addr, reasonUnavailable)
 	poll(t, "the failure to be counted", func() bool { return testutil.ToFloat64(failed) > 0 })

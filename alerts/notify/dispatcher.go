@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -21,25 +22,31 @@ const resolvedFor = 15 * time.Minute
 // Config is what a Dispatcher is made of.
 type Config struct {
 	Peers      []Peer
+	Outbox     *Outbox // what receivers were told and are owed; nil: known in memory alone
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer // nil: no metrics are shown
-	Now        func() time.Time      // wall clock; nil: time.Now
+	Now        func() time.Time      // wall clock, for what is shown alone: it may step. nil: time.Now
 
 	Queue      int           // transitions kept for a peer that does not answer; the oldest are dropped. Default 1000
-	Timeout    time.Duration // of one attempt. Default 10s
+	Timeout    time.Duration // of one attempt: a receiver that is slow is not one that is down. Default 30s
 	Drain      time.Duration // of the last attempts when Run ends. Default 5s
 	MaxBackoff time.Duration // between two attempts; the first waits a second. Default 30s
 }
 
 // A Dispatcher keeps every peer informed. Update hands it the newest state; Run sends.
 type Dispatcher struct {
+	outbox  *Outbox
+	log     *zap.Logger
+	metrics *metrics
 	workers []*worker
+	attach  sync.Once
 }
 
-// NewDispatcher builds the queues. Nothing is sent before Run.
+// NewDispatcher builds the queues. Nothing is sent before Run, and nothing of what is owed is changed before Run or
+// Update: another Dispatcher of the same Outbox may run until then.
 func NewDispatcher(c Config) *Dispatcher {
 	c.Queue = cmp.Or(c.Queue, 1000)
-	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 30*time.Second)
 	c.Drain = cmp.Or(c.Drain, 5*time.Second)
 	c.MaxBackoff = cmp.Or(c.MaxBackoff, 30*time.Second)
 	if c.Now == nil {
@@ -48,112 +55,216 @@ func NewDispatcher(c Config) *Dispatcher {
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
-	m := newMetrics(c.Registerer, c.Peers)
-	d := &Dispatcher{}
+	if c.Outbox == nil {
+		c.Outbox, _ = OpenOutbox(context.Background(), nil, c.Logger) // without a KV there is nothing to read
+	}
+	c.Peers = slices.Clone(c.Peers)
+	keys := map[string]int{}
+	for i := range c.Peers {
+		p := &c.Peers[i]
+		p.Key, p.Group = cmp.Or(p.Key, p.Name), cmp.Or(p.Group, p.Name)
+		if keys[p.Key]++; keys[p.Key] > 1 { // the same address twice
+			p.Key = fmt.Sprintf("%s#%d", p.Key, keys[p.Key])
+		}
+	}
+	d := &Dispatcher{outbox: c.Outbox, log: c.Logger.With(zap.String("component", "notify")), metrics: newMetrics(c.Registerer, c.Peers)}
 	for _, p := range c.Peers {
 		d.workers = append(d.workers, &worker{
-			Config: c, peer: p, metrics: m, log: c.Logger.With(zap.String("component", "notify"), zap.String("notifier", p.Name)),
-			wake: make(chan struct{}, 1), ended: map[string]*ended{}, sent: map[string]bool{},
+			Config: c, dispatcher: d, peer: p, metrics: d.metrics, log: d.log.With(zap.String("notifier", p.Name)),
+			wake: make(chan struct{}, 1), sent: map[string]bool{},
 		})
 	}
 	return d
 }
 
-// Update takes over what fires and what began or ended since the last call. It never blocks, and keeps the alerts,
-// which must not be changed afterwards. It may be called before Run and by one goroutine at a time.
-func (d *Dispatcher) Update(active, transitions []alerts.Alert) {
+// Update takes over what fires at an event time (ns) and what began or ended since the last call. It never blocks,
+// and keeps the alerts, which must not be changed afterwards. It may be called before Run and by one goroutine at a
+// time. What the receivers know already, because lines were read again after a crash, is not told again.
+func (d *Dispatcher) Update(at int64, active, transitions []alerts.Alert) {
+	d.attach.Do(d.open)
+	o := d.outbox
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, w := range d.workers {
-		w.update(active, transitions)
+		w.welcome(active)
+	}
+	fires, news := o.take(at, active, transitions)
+	for _, w := range d.workers {
+		w.update(fires, news)
+	}
+	d.gauges()
+}
+
+// open takes over what each peer is owed. What a receiver was owed that is configured no more is dropped.
+func (d *Dispatcher) open() {
+	o := d.outbox
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	keep := map[string]*box{}
+	for _, w := range d.workers {
+		w.box = o.boxes[w.peer.Key]
+		if w.box == nil {
+			w.box = &box{fresh: true}
+		}
+		keep[w.peer.Key] = w.box
+		delete(o.boxes, w.peer.Key)
+		w.resume()
+	}
+	for _, b := range o.boxes {
+		owed := 0
+		for i := range b.letters {
+			if !b.letters[i].Told {
+				owed++
+			}
+		}
+		if owed > 0 {
+			d.log.Warn("a receiver is configured no more: what it was owed is dropped", zap.Int("alerts", owed))
+		}
+		o.changes++
+	}
+	o.boxes = keep
+	d.gauges()
+}
+
+// gauges shows what is owed: to each peer, and by each notifier as a whole, where one peer that took it is enough.
+// The caller holds the outbox.
+func (d *Dispatcher) gauges() {
+	least := map[string]int{}
+	for _, w := range d.workers {
+		n := w.owed()
+		d.metrics.owed.WithLabelValues(w.peer.Name).Set(float64(n))
+		if old, ok := least[w.peer.Group]; !ok || n < old {
+			least[w.peer.Group] = n
+		}
+	}
+	for group, n := range least {
+		d.metrics.undelivered.WithLabelValues(group).Set(float64(n))
 	}
 }
 
-// Run sends until ctx ends, then tries once more to send what is left and returns when every peer is done.
+// Run sends until ctx ends, then tries once more to send what is left, stores what is owed still, and returns when
+// every peer is done.
 func (d *Dispatcher) Run(ctx context.Context) error {
+	d.attach.Do(d.open)
 	var group sync.WaitGroup
 	for _, w := range d.workers {
 		group.Go(func() { w.run(ctx) })
 	}
 	group.Wait()
-	return nil
+	return d.outbox.Save(context.WithoutCancel(ctx))
 }
 
 // worker informs one peer.
 type worker struct {
 	Config
-	peer    Peer
-	metrics *metrics
-	log     *zap.Logger
-	wake    chan struct{}
+	dispatcher *Dispatcher
+	peer       Peer
+	metrics    *metrics
+	log        *zap.Logger
+	wake       chan struct{}
 
-	mu     sync.Mutex
+	// Guarded by the outbox.
+	box    *box
 	active []alerts.Alert
-	queue  []alerts.Alert    // transitions, for a peer that gets each once
-	ended  map[string]*ended // what is over, for a peer that gets the state again and again
-	sent   map[string]bool   // identities that fire and were sent
-	news   bool              // the peer does not know the newest transitions
+	sent   map[string]bool // identities that fire and were sent
+	news   bool            // the peer does not know the newest transitions
 
 	failures int // in a row; of the worker's goroutine
 }
 
-// ended is an alert that is over and is still told.
-type ended struct {
-	alert alerts.Alert
-	until time.Time
-	told  bool
-}
+// states tells whether the peer is told the state again and again, rather than each transition once.
+func (w *worker) states() bool { return w.peer.Notifier.Resend() > 0 }
 
-func (w *worker) update(active, transitions []alerts.Alert) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.active = slices.Clone(active)
-	for i := range transitions {
-		w.take(&transitions[i])
-	}
-	for i := range active { // a state that was restored has alerts without a transition
-		if w.peer.Notifier.Resend() > 0 && !w.sent[identity(&active[i])] {
+// resume goes on with what was owed: ends are told again as long as if they had just come.
+func (w *worker) resume() {
+	if !w.states() {
+		w.box.letters = slices.DeleteFunc(w.box.letters, func(l letter) bool { return l.Told })
+		w.news = len(w.box.letters) > 0
+	} else {
+		// What a peer that was told each transition is owed to begin with comes with the state now.
+		w.box.letters = slices.DeleteFunc(w.box.letters, func(l letter) bool { return l.Alert.State == alerts.Firing })
+		for i := range w.box.letters {
+			w.box.letters[i].until = time.Now().Add(resolvedFor)
 			w.news = true
 		}
 	}
-	w.metrics.queue.WithLabelValues(w.peer.Name).Set(float64(len(w.queue)))
-	if w.news {
-		select {
-		case w.wake <- struct{}{}:
-		default:
+	w.awake()
+}
+
+func (w *worker) awake() {
+	if !w.news {
+		return
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// welcome owes a new peer what fires already.
+func (w *worker) welcome(active []alerts.Alert) {
+	if !w.box.fresh {
+		return
+	}
+	w.box.fresh = false
+	w.Outbox.changes++
+	for _, a := range active {
+		if e := w.Outbox.episodes[identity(&a)]; e != nil && e.fires() && !w.states() {
+			a.StartsAt = e.Alert.StartsAt
+			w.take(a)
 		}
 	}
 }
 
-func (w *worker) take(a *alerts.Alert) {
+func (w *worker) update(active, transitions []alerts.Alert) {
+	w.active = slices.Clone(active)
+	for _, a := range transitions {
+		w.take(a)
+	}
+	for i := range active { // a state that was restored has alerts without a transition
+		if w.states() && !w.sent[identity(&active[i])] {
+			w.news = true
+		}
+	}
+	w.awake()
+}
+
+func (w *worker) take(a alerts.Alert) {
 	w.news = true
-	if w.peer.Notifier.Resend() == 0 {
-		if len(w.queue) >= w.Queue {
-			w.queue = slices.Delete(w.queue, 0, 1)
-			w.metrics.dropped.WithLabelValues(w.peer.Name).Inc()
+	l := letter{Alert: a}
+	if w.states() {
+		key := identity(&a)
+		w.box.letters = slices.DeleteFunc(w.box.letters, func(l letter) bool { return identity(&l.Alert) == key })
+		if a.State == alerts.Firing {
+			return
 		}
-		w.queue = append(w.queue, *a)
-		return
+		delete(w.sent, key)
+		l.until = time.Now().Add(resolvedFor)
 	}
-	key := identity(a)
-	if a.State == alerts.Firing {
-		delete(w.ended, key)
-		return
+	if len(w.box.letters) >= w.Queue {
+		w.log.Error("too much is owed: the oldest is dropped", zap.String("alert", w.box.letters[0].Alert.Title()))
+		w.box.letters = slices.Delete(w.box.letters, 0, 1)
+		w.metrics.dropped.WithLabelValues(w.peer.Name, droppedFull).Inc()
 	}
-	delete(w.sent, key)
-	if len(w.ended) >= w.Queue && w.ended[key] == nil {
-		w.dropOldestEnd()
-	}
-	w.ended[key] = &ended{alert: *a, until: w.Now().Add(resolvedFor)}
+	w.box.letters = append(w.box.letters, l)
 }
 
-func (w *worker) dropOldestEnd() {
-	oldest := ""
-	for key, e := range w.ended {
-		if o := w.ended[oldest]; o == nil || e.until.Before(o.until) || e.until.Equal(o.until) && key < oldest {
-			oldest = key
+// owed counts what the peer does not know yet.
+func (w *worker) owed() int {
+	n := 0
+	for i := range w.box.letters {
+		if !w.box.letters[i].Told {
+			n++
 		}
 	}
-	delete(w.ended, oldest)
-	w.metrics.dropped.WithLabelValues(w.peer.Name).Inc()
+	if w.states() {
+		for i := range w.active {
+			if !w.sent[identity(&w.active[i])] {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 func (w *worker) run(ctx context.Context) {
@@ -187,15 +298,18 @@ func (w *worker) attempt(ctx context.Context) time.Duration {
 	resend := w.peer.Notifier.Resend()
 	var err error
 	again := false
-	if resend == 0 {
-		err = w.sendQueue(ctx)
-	} else {
+	if w.states() {
 		again, err = w.sendState(ctx)
+	} else {
+		err = w.sendQueue(ctx)
 	}
 	w.report(err)
+	w.Outbox.mu.Lock()
+	w.dispatcher.gauges()
+	w.Outbox.mu.Unlock()
 	if err != nil && !errors.Is(err, alerts.ErrPermanent) {
 		w.failures++
-		return min(time.Second<<min(w.failures-1, 16), w.MaxBackoff)
+		return max(min(time.Second<<min(w.failures-1, 16), w.MaxBackoff), askedToWait(err))
 	}
 	w.failures = 0
 	if again {
@@ -205,7 +319,8 @@ func (w *worker) attempt(ctx context.Context) time.Duration {
 }
 
 // sendQueue sends each transition by itself and in order, so that none is sent twice because the next one failed.
-// After a failure a firing one is told with the newest evidence.
+// After a failure a firing one is told with the newest evidence. Each is on disk before it leaves, and off it before
+// the next one does.
 func (w *worker) sendQueue(ctx context.Context) error {
 	var refused error
 	for {
@@ -213,60 +328,80 @@ func (w *worker) sendQueue(ctx context.Context) error {
 		if !ok {
 			return refused
 		}
+		w.save(ctx)
 		err := w.notify(ctx, []alerts.Alert{a})
 		if err != nil && !errors.Is(err, alerts.ErrPermanent) {
 			return err
 		}
 		if err != nil {
 			refused = err
+			w.metrics.dropped.WithLabelValues(w.peer.Name, droppedRefused).Inc()
+			w.log.Error("an alert was refused and is not told", zap.String("alert", a.Title()), zap.Error(err))
 		}
-		w.mu.Lock()
-		// The queue may have lost its head to a newer transition meanwhile.
-		if len(w.queue) > 0 && identity(&w.queue[0]) == identity(&a) && w.queue[0].State == a.State {
-			w.queue = slices.Delete(w.queue, 0, 1)
-		}
-		w.metrics.queue.WithLabelValues(w.peer.Name).Set(float64(len(w.queue)))
-		w.mu.Unlock()
+		w.strike(&a)
+		w.save(ctx)
 	}
 }
 
+// save stores what is owed. It tells itself of a failure: a page does not wait for a disk that does not answer.
+func (w *worker) save(ctx context.Context) { _ = w.Outbox.save(context.WithoutCancel(ctx), false) }
+
+// strike takes out what was told. The queue may have lost its head to a newer transition meanwhile.
+func (w *worker) strike(a *alerts.Alert) {
+	o := w.Outbox
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(w.box.letters) > 0 && w.box.letters[0].same(a) {
+		w.box.letters = slices.Delete(w.box.letters, 0, 1)
+		o.changes++
+	}
+	w.dispatcher.gauges()
+}
+
 func (w *worker) head() (alerts.Alert, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.queue) == 0 {
+	w.Outbox.mu.Lock()
+	defer w.Outbox.mu.Unlock()
+	if len(w.box.letters) == 0 {
 		w.news = false
 		return alerts.Alert{}, false
 	}
-	a := w.queue[0]
-	if w.failures > 0 && a.State == alerts.Firing {
+	l := &w.box.letters[0]
+	if w.failures > 0 {
 		for i := range w.active {
-			if identity(&w.active[i]) == identity(&a) && w.active[i].StartsAt == a.StartsAt {
-				a = w.active[i]
+			if l.same(&w.active[i]) {
+				return w.active[i], true
 			}
 		}
 	}
-	return a, true
+	return l.Alert, true
 }
 
 // sendState sends all that fires and all that is over and still told.
 func (w *worker) sendState(ctx context.Context) (again bool, err error) {
-	batch, over := w.state()
+	batch := w.state()
 	if len(batch) == 0 {
 		return false, nil
 	}
 	err = w.notify(ctx, batch)
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	o := w.Outbox
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if err != nil && !errors.Is(err, alerts.ErrPermanent) {
 		w.news = true
 		return true, err
 	}
-	for _, e := range over {
-		e.told = true
-	}
 	for i := range batch {
-		if batch[i].State == alerts.Firing && w.fires(&batch[i]) {
-			w.sent[identity(&batch[i])] = true
+		if batch[i].State == alerts.Firing {
+			if w.fires(&batch[i]) {
+				w.sent[identity(&batch[i])] = true
+			}
+			continue
+		}
+		for j := range w.box.letters {
+			if l := &w.box.letters[j]; !l.Told && l.same(&batch[i]) {
+				l.Told = true
+				o.changes++
+			}
 		}
 	}
 	return true, err
@@ -277,40 +412,38 @@ func (w *worker) fires(a *alerts.Alert) bool {
 }
 
 // state is the batch to send: what fires, then what is over, each in a fixed order.
-func (w *worker) state() ([]alerts.Alert, []*ended) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (w *worker) state() []alerts.Alert {
+	o := w.Outbox
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	w.news = false
-	now := w.Now()
 	batch := slices.Clone(w.active)
-	var keys []string
-	for key, e := range w.ended {
-		if e.told && !now.Before(e.until) {
-			delete(w.ended, key)
-			continue
-		}
-		keys = append(keys, key)
+	now := time.Now() // monotonic: a clock that is set does not cut this short
+	before := len(w.box.letters)
+	w.box.letters = slices.DeleteFunc(w.box.letters, func(l letter) bool { return l.Told && !now.Before(l.until) })
+	if len(w.box.letters) < before {
+		o.changes++
 	}
-	slices.Sort(keys)
-	var over []*ended
-	for _, key := range keys {
-		over = append(over, w.ended[key])
-		batch = append(batch, w.ended[key].alert)
+	for i := range w.box.letters {
+		batch = append(batch, w.box.letters[i].Alert)
 	}
-	return batch, over
+	return batch
 }
 
 func (w *worker) notify(ctx context.Context, batch []alerts.Alert) error {
 	ctx, cancel := context.WithTimeout(ctx, w.Timeout)
 	defer cancel()
 	err := w.peer.Notifier.Notify(ctx, batch)
+	taken := len(batch)
 	if err != nil {
 		w.metrics.failed.WithLabelValues(w.peer.Name, reason(err)).Inc()
-		return err
+		if taken -= refusedOf(err, len(batch)); taken <= 0 {
+			return err
+		}
 	}
-	w.metrics.sent.WithLabelValues(w.peer.Name).Add(float64(len(batch)))
+	w.metrics.sent.WithLabelValues(w.peer.Name).Add(float64(taken))
 	w.metrics.success.WithLabelValues(w.peer.Name).Set(float64(w.Now().Unix()))
-	return nil
+	return err
 }
 
 // The reasons of a failure.
@@ -335,8 +468,9 @@ func reason(err error) string {
 func (w *worker) report(err error) {
 	permanent := errors.Is(err, alerts.ErrPermanent)
 	switch {
+	case permanent && w.states(): // the others tell which one
+		w.log.Error("alerts were refused", zap.Error(err))
 	case permanent:
-		w.log.Warn("alerts were refused", zap.Error(err))
 	case err != nil && w.failures == 0:
 		w.log.Warn("alerts cannot be sent, trying again", zap.Error(err))
 	case err == nil && w.failures > 0:
@@ -355,9 +489,9 @@ func (w *worker) report(err error) {
 func (w *worker) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), w.Drain)
 	defer cancel()
-	w.mu.Lock()
+	w.Outbox.mu.Lock()
 	due := w.news
-	w.mu.Unlock()
+	w.Outbox.mu.Unlock()
 	if due {
 		w.attempt(ctx)
 	}

@@ -101,15 +101,15 @@ func expect(t *testing.T, got string, want ...string) {
 func TestStateIsSentAgain(t *testing.T) {
 	inBubble(t, time.Minute, func(r *recorder, d *Dispatcher, _ func()) {
 		a := page("A")
-		d.Update([]alerts.Alert{a}, []alerts.Alert{a})
+		d.Update(time.Now().UnixNano(), []alerts.Alert{a}, []alerts.Alert{a})
 		expect(t, r.take(), "0s A:firing")
 		a.Annotations = map[string]string{"v": "2"}
-		d.Update([]alerts.Alert{a}, nil)
+		d.Update(time.Now().UnixNano(), []alerts.Alert{a}, nil)
 		wait(59 * time.Second)
 		expect(t, r.take(), "")
 		wait(2 * time.Second)
 		expect(t, r.take(), "1m0s A:firing2")
-		d.Update(nil, []alerts.Alert{resolved(a)})
+		d.Update(time.Now().UnixNano(), nil, []alerts.Alert{resolved(a)})
 		expect(t, r.take(), "1m1s A:resolved2")
 		wait(time.Hour)
 		if n := r.lines(); n < 13 || n > 15 {
@@ -122,10 +122,10 @@ func TestStateIsSentAgain(t *testing.T) {
 func TestEndIsToldHoweverLate(t *testing.T) {
 	inBubble(t, time.Minute, func(r *recorder, d *Dispatcher, _ func()) {
 		a := page("A")
-		d.Update([]alerts.Alert{a}, []alerts.Alert{a})
+		d.Update(time.Now().UnixNano(), []alerts.Alert{a}, []alerts.Alert{a})
 		r.take()
 		r.set(errDown, false)
-		d.Update(nil, []alerts.Alert{resolved(a)})
+		d.Update(time.Now().UnixNano(), nil, []alerts.Alert{resolved(a)})
 		wait(3 * time.Hour)
 		r.take()
 		r.set(nil, false)
@@ -145,10 +145,10 @@ func TestRetriesBackOffAndSendTheNewestState(t *testing.T) {
 	inBubble(t, time.Minute, func(r *recorder, d *Dispatcher, _ func()) {
 		r.set(errDown, false)
 		a, b := page("A"), page("B")
-		d.Update([]alerts.Alert{a}, []alerts.Alert{a})
+		d.Update(time.Now().UnixNano(), []alerts.Alert{a}, []alerts.Alert{a})
 		wait(10 * time.Second)
 		expect(t, r.take(), "0s A:firing failed", "1s A:firing failed", "3s A:firing failed", "7s A:firing failed")
-		d.Update([]alerts.Alert{b}, []alerts.Alert{resolved(a), b})
+		d.Update(time.Now().UnixNano(), []alerts.Alert{b}, []alerts.Alert{resolved(a), b})
 		expect(t, r.take(), "") // news do not shorten a backoff
 		r.set(nil, false)
 		wait(6 * time.Second)
@@ -159,7 +159,7 @@ func TestRetriesBackOffAndSendTheNewestState(t *testing.T) {
 // A state that was restored fires without a transition.
 func TestRestoredStateIsSentAtOnce(t *testing.T) {
 	inBubble(t, time.Minute, func(r *recorder, d *Dispatcher, _ func()) {
-		d.Update([]alerts.Alert{page("A")}, nil)
+		d.Update(time.Now().UnixNano(), []alerts.Alert{page("A")}, nil)
 		expect(t, r.take(), "0s A:firing")
 	})
 }
@@ -168,15 +168,15 @@ func TestRestoredStateIsSentAtOnce(t *testing.T) {
 func TestTransitionsAreQueued(t *testing.T) {
 	inBubble(t, 0, func(r *recorder, d *Dispatcher, _ func()) {
 		a := page("A")
-		d.Update([]alerts.Alert{a}, []alerts.Alert{a})
-		d.Update(nil, []alerts.Alert{resolved(a)})
+		d.Update(time.Now().UnixNano(), []alerts.Alert{a}, []alerts.Alert{a})
+		d.Update(time.Now().UnixNano(), nil, []alerts.Alert{resolved(a)})
 		expect(t, r.take(), "0s A:firing", "0s A:resolved")
 		wait(time.Hour)
 		expect(t, r.take(), "")
 		r.set(errDown, false)
 		for _, name := range []string{"B", "C", "D", "E", "F"} {
 			b := page(name)
-			d.Update([]alerts.Alert{b}, []alerts.Alert{b})
+			d.Update(time.Now().UnixNano(), []alerts.Alert{b}, []alerts.Alert{b})
 			synctest.Wait()
 		}
 		r.take()
@@ -188,7 +188,7 @@ func TestTransitionsAreQueued(t *testing.T) {
 				t.Fatalf("%s: %s", name, told)
 			}
 		}
-		if n := testutil.ToFloat64(d.workers[0].metrics.dropped.WithLabelValues("r")); n != 2 {
+		if n := testutil.ToFloat64(d.workers[0].metrics.dropped.WithLabelValues("r", droppedFull)); n != 2 {
 			t.Fatalf("%v dropped", n)
 		}
 	})
@@ -199,7 +199,7 @@ func TestRefusedIsPassedOver(t *testing.T) {
 	inBubble(t, 0, func(r *recorder, d *Dispatcher, _ func()) {
 		r.set(fmt.Errorf("answered 400: %w", alerts.ErrPermanent), false)
 		a, b := page("A"), page("B")
-		d.Update([]alerts.Alert{a, b}, []alerts.Alert{a, b})
+		d.Update(time.Now().UnixNano(), []alerts.Alert{a, b}, []alerts.Alert{a, b})
 		expect(t, r.take(), "0s A:firing failed", "0s B:firing failed")
 		wait(time.Hour)
 		expect(t, r.take(), "")
@@ -215,7 +215,7 @@ func TestStopMakesALastAttempt(t *testing.T) {
 		r.set(nil, true)
 		for i := range 1000 {
 			a := page(fmt.Sprint(i % 5))
-			d.Update([]alerts.Alert{a}, []alerts.Alert{a})
+			d.Update(time.Now().UnixNano(), []alerts.Alert{a}, []alerts.Alert{a})
 		}
 		wait(time.Second)
 		before := time.Now()
@@ -230,7 +230,7 @@ func TestStopMakesALastAttempt(t *testing.T) {
 	inBubble(t, time.Minute, func(r *recorder, d *Dispatcher, stop func()) {
 		r.set(errDown, false)
 		a := page("A")
-		d.Update([]alerts.Alert{a}, []alerts.Alert{a})
+		d.Update(time.Now().UnixNano(), []alerts.Alert{a}, []alerts.Alert{a})
 		r.take()
 		r.set(nil, false)
 		stop()

@@ -8,13 +8,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
+// The reasons why a transition is not told.
+const (
+	droppedFull    = "full"    // more is owed than is kept
+	droppedRefused = "refused" // no retry cures it
+)
+
 type metrics struct {
-	sent    *prometheus.CounterVec
-	failed  *prometheus.CounterVec
-	dropped *prometheus.CounterVec
-	queue   *prometheus.GaugeVec
-	success *prometheus.GaugeVec
-	skew    *prometheus.GaugeVec
+	sent        *prometheus.CounterVec
+	failed      *prometheus.CounterVec
+	dropped     *prometheus.CounterVec
+	owed        *prometheus.GaugeVec
+	undelivered *prometheus.GaugeVec
+	success     *prometheus.GaugeVec
+	skew        *prometheus.GaugeVec
 
 	mu    sync.Mutex
 	skews map[string]time.Duration
@@ -31,10 +38,13 @@ func newMetrics(reg prometheus.Registerer, peers []Peer) *metrics {
 			Name: "squall_notify_failures_total", Help: "Attempts to send that failed, by reason.",
 		}, []string{"notifier", "reason"}),
 		dropped: with.NewCounterVec(prometheus.CounterOpts{
-			Name: "squall_notify_alerts_dropped_total", Help: "Transitions dropped because the queue was full.",
+			Name: "squall_notify_alerts_dropped_total", Help: "Transitions that a receiver will not be told, by reason: it refused them, or is owed too many.",
+		}, []string{"notifier", "reason"}),
+		owed: with.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "squall_notify_owed_alerts", Help: "Beginnings and ends of alerts that a receiver was not told yet.",
 		}, one),
-		queue: with.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "squall_notify_queue_alerts", Help: "Transitions that wait to be sent.",
+		undelivered: with.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "squall_notify_undelivered_alerts", Help: "The same for a notifier as a whole: what one of its receivers took is delivered.",
 		}, one),
 		success: with.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "squall_notify_last_success_timestamp_seconds", Help: "When a receiver last took alerts; 0: never.",
@@ -44,11 +54,13 @@ func newMetrics(reg prometheus.Registerer, peers []Peer) *metrics {
 		}, one),
 	}
 	for _, p := range peers {
-		for _, v := range []*prometheus.CounterVec{m.sent, m.dropped} {
+		m.sent.WithLabelValues(p.Name)
+		m.undelivered.WithLabelValues(p.Group)
+		for _, v := range []*prometheus.GaugeVec{m.owed, m.success, m.skew} {
 			v.WithLabelValues(p.Name)
 		}
-		for _, v := range []*prometheus.GaugeVec{m.queue, m.success, m.skew} {
-			v.WithLabelValues(p.Name)
+		for _, reason := range []string{droppedFull, droppedRefused} {
+			m.dropped.WithLabelValues(p.Name, reason)
 		}
 		for _, reason := range []string{reasonRefused, reasonTimeout, reasonUnavailable} {
 			m.failed.WithLabelValues(p.Name, reason)

@@ -6,12 +6,15 @@
 package notify
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/squall-sre/squall/alerts"
 )
@@ -21,12 +24,16 @@ type Runtime struct {
 	Name        string           // of this notifier, in metrics and messages; default: its type
 	ExternalURL string           // where squall's own page is reached; "" leaves links out
 	Now         func() time.Time // wall clock
-	Stdout      io.Writer        // where the stdout kind writes
+	// Elapsed is the time since the program began, by a clock that is never set. nil: by Now's monotonic reading.
+	Elapsed func() time.Duration
+	Stdout  io.Writer // where the stdout kind writes
 }
 
 // A Peer is one place to send to, with a queue of its own.
 type Peer struct {
 	Name     string // bounded: from the configuration, without credentials
+	Group    string // the notifier it is a peer of: what one of them took is delivered. "": Name
+	Key      string // by which what it is owed is found again after a restart; it names the receiver, and no secret. "": Name
 	Notifier alerts.Notifier
 	// Skew is how far the peer's clock is ahead of ours, as of its last answer; nil where it tells none.
 	Skew func() time.Duration
@@ -60,7 +67,17 @@ func New(decode func(any) error, rt Runtime) ([]Peer, error) {
 	if rt.Now == nil {
 		return nil, fmt.Errorf("notifier %s: no clock was handed in", rt.Name)
 	}
+	if rt.Elapsed == nil {
+		start := rt.Now()
+		rt.Elapsed = func() time.Duration { return rt.Now().Sub(start) }
+	}
 	return build(decode, rt)
+}
+
+// key names a receiver by its address without telling it.
+func key(kind, address string) string {
+	sum := sha256.Sum256([]byte(kind + " " + address))
+	return kind + "-" + hex.EncodeToString(sum[:8])
 }
 
 // identity is what makes two alerts one for a receiver.
@@ -68,11 +85,21 @@ func identity(a *alerts.Alert) string {
 	return a.Name + "\x00" + string(a.Severity) + "\x00" + a.Labels.String()
 }
 
-// labels are an alert's labels as a receiver gets them: names that every version accepts, no empty values.
+// maxLabel bounds a label's value, in bytes.
+const maxLabel = 256
+
+// labels are an alert's labels as a receiver gets them: names that every version accepts, no empty values, and
+// nothing that a value could hide.
 func labels(a *alerts.Alert) map[string]string {
 	out := map[string]string{}
 	set := func(name, value string) {
-		if value = strings.ToValidUTF8(value, "\ufffd"); value != "" {
+		if len(value) > maxLabel {
+			value = value[:maxLabel]
+			for !utf8.ValidString(value) && len(value) > maxLabel-utf8.UTFMax {
+				value = value[:len(value)-1] // a character was cut
+			}
+		}
+		if value = alerts.Escape(value); value != "" {
 			out[labelName(name)] = value
 		}
 	}

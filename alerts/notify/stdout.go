@@ -12,8 +12,15 @@ import (
 
 // stdout writes each transition as a block for people or as a line of JSON.
 type stdout struct {
-	to  io.Writer
-	add func([]byte, *alerts.Alert) []byte
+	to      io.Writer
+	add     func([]byte, *alerts.Alert) []byte
+	writing *write // has not ended, or nobody saw its end
+}
+
+// write is one that may hang: whoever reads a pipe may have stopped to.
+type write struct {
+	of   string // the transitions that it tells
+	done chan error
 }
 
 type stdoutConfig struct {
@@ -38,17 +45,40 @@ func newStdout(decode func(any) error, rt Runtime) ([]Peer, error) {
 	default:
 		return nil, fmt.Errorf("format %q is neither text nor json", cfg.Format)
 	}
-	return []Peer{{Name: rt.Name, Notifier: n}}, nil
+	return []Peer{{Name: rt.Name, Key: "stdout", Notifier: n}}, nil
 }
 
-// Notify implements alerts.Notifier.
-func (n *stdout) Notify(_ context.Context, batch []alerts.Alert) error {
-	var out []byte
+// Notify implements alerts.Notifier. A write cannot be called back: one that outlasts ctx goes on, the next call
+// waits for it, and the same transition is not written again.
+func (n *stdout) Notify(ctx context.Context, batch []alerts.Alert) error {
+	var text, of []byte
 	for i := range batch {
-		out = n.add(out, &batch[i])
+		text = n.add(text, &batch[i])
+		of = fmt.Appendf(of, "%s\x00%s\x00%d\n", identity(&batch[i]), batch[i].State, batch[i].StartsAt)
 	}
-	_, err := n.to.Write(out)
-	return err
+	if n.writing != nil {
+		again := n.writing.of == string(of)
+		if err := n.await(ctx); err != nil || again {
+			return err
+		}
+	}
+	w := &write{string(of), make(chan error, 1)}
+	n.writing = w
+	go func() {
+		_, err := n.to.Write(text)
+		w.done <- err
+	}()
+	return n.await(ctx)
+}
+
+func (n *stdout) await(ctx context.Context) error {
+	select {
+	case err := <-n.writing.done:
+		n.writing = nil
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("write: %w", ctx.Err())
+	}
 }
 
 // Resend implements alerts.Notifier: a line that was written stays.

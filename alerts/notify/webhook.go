@@ -3,13 +3,14 @@ package notify
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 // The address may be a secret: it is in no error and no log.
 type webhook struct {
 	name      string
-	url       string
+	url       *url.URL
 	external  string
 	client    *http.Client
 	maxAlerts int
@@ -54,8 +55,8 @@ func newWebhook(decode func(any) error, rt Runtime) ([]Peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &webhook{name: rt.Name, url: cfg.URL, external: rt.ExternalURL, client: client, maxAlerts: cfg.MaxAlerts, resend: cfg.Resend}
-	return []Peer{{Name: rt.Name, Notifier: n}}, nil
+	n := &webhook{name: rt.Name, url: u, external: rt.ExternalURL, client: client, maxAlerts: cfg.MaxAlerts, resend: cfg.Resend}
+	return []Peer{{Name: rt.Name, Key: key("webhook", cfg.URL), Notifier: n}}, nil
 }
 
 // newClient opens a connection for each request: a message a minute does not pay for keeping one, and a restarted
@@ -108,17 +109,6 @@ func (n *webhook) Notify(ctx context.Context, batch []alerts.Alert) error {
 		errs = append(errs, n.post(ctx, groups[key]))
 	}
 	return joined(errs)
-}
-
-// joined is one error of several: permanent only when all are, so that a retry is not left out.
-func joined(errs []error) error {
-	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	for _, err := range errs {
-		if !errors.Is(err, alerts.ErrPermanent) {
-			return err
-		}
-	}
-	return errors.Join(errs...)
 }
 
 func (n *webhook) message(group []alerts.Alert) *payload {
@@ -192,47 +182,43 @@ func keepCommon(common, of map[string]string) {
 	}
 }
 
+// maxBody bounds a message, in bytes. Alerts are bounded where they are made: it is not reached by those.
+const maxBody = 1 << 20
+
 func (n *webhook) post(ctx context.Context, group []alerts.Alert) error {
-	body, err := json.Marshal(n.message(group))
+	message := n.message(group)
+	body, err := json.Marshal(message)
 	if err != nil {
 		return fmt.Errorf("encode message: %w: %w", err, alerts.ErrPermanent)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.url, bytes.NewReader(body))
+	if len(body) > maxBody {
+		return fmt.Errorf("the message has %d bytes, more than %d: %w", len(body), maxBody, alerts.ErrPermanent)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.url.String(), bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("build request: %w: %w", withoutURL(err), alerts.ErrPermanent)
+		return fmt.Errorf("build request: %w: %w", scrub(err, n.url), alerts.ErrPermanent)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "squall")
+	req.Header.Set("Idempotency-Key", message.key())
 	resp, err := n.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("post message: %w", withoutURL(err))
+		return fmt.Errorf("post message: %w", scrub(err, n.url))
 	}
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
-	return judge(resp.StatusCode)
+	return judge(resp.StatusCode, retryAfter(resp.Header))
 }
 
-// maxAnswer bounds what is read of an answer, in bytes.
-const maxAnswer = 64 << 10
-
-// judge says what a status means for a retry.
-func judge(status int) error {
-	switch {
-	case status >= 200 && status < 300:
-		return nil
-	case status == http.StatusTooManyRequests, status == http.StatusRequestTimeout, status >= 500:
-		return fmt.Errorf("answered %d", status)
+// key is the same for each attempt to tell the same transitions, over a restart too: a receiver that remembers it
+// takes a repeat for what it is.
+func (p *payload) key() string {
+	h := sha256.New()
+	for i := range p.Alerts {
+		a := &p.Alerts[i]
+		fmt.Fprintf(h, "%s %s %d\n", a.Fingerprint, a.Status, a.StartsAt.UnixNano())
 	}
-	return fmt.Errorf("answered %d: %w", status, alerts.ErrPermanent)
-}
-
-// withoutURL takes the address out of an error of the HTTP client.
-func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		return u.Err
-	}
-	return err
+	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 // Resend implements alerts.Notifier.

@@ -22,6 +22,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/alerts/notify"
 	"github.com/squall-sre/squall/cmd/squall/simulate"
 	"github.com/squall-sre/squall/detectors"
 	"github.com/squall-sre/squall/pipeline"
@@ -333,7 +334,11 @@ func (d *lives) run(t testing.TB, until int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{log: zap.NewNop(), store: store, stdin: d.stdin, stdout: io.Discard, reloads: make(chan chan error)}
+	outbox, err := notify.OpenOutbox(ctx, stateKV{store}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{log: zap.NewNop(), store: store, outbox: outbox, stdin: d.stdin, stdout: io.Discard, reloads: make(chan chan error)}
 	service, err := s.build(ctx, d.config)
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/alerts/notify"
 	"github.com/squall-sre/squall/pipeline"
 	"github.com/squall-sre/squall/pipeline/spool"
 )
@@ -98,7 +99,11 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 		return fmt.Errorf("open the spool: %w", err)
 	}
 	defer closeSpool(store, log)
-	s := &server{options: o, load: load, log: log, store: store, stdin: stdin, stdout: stdout, reloads: make(chan chan error)}
+	outbox, err := notify.OpenOutbox(ctx, stateKV{store}, log)
+	if err != nil {
+		log.Error("what receivers were told is not known: they may be told again", zap.Error(err))
+	}
+	s := &server{options: o, load: load, log: log, store: store, outbox: outbox, stdin: stdin, stdout: stdout, reloads: make(chan chan error)}
 	first, err := s.build(ctx, c)
 	if err != nil {
 		return err
@@ -150,6 +155,7 @@ type server struct {
 	load    func() (*Config, error)
 	log     *zap.Logger
 	store   *spool.Spool
+	outbox  *notify.Outbox
 	stdin   io.Reader
 	stdout  io.Writer
 

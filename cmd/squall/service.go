@@ -32,6 +32,7 @@ type service struct {
 	registry   *prometheus.Registry
 	store      *spool.Spool
 	judge      *judge
+	outbox     *notify.Outbox // the server's
 	dispatcher *notify.Dispatcher
 	shipper    *loki.Shipper // nil: no Loki is configured
 	inputs     []*inputRoad
@@ -74,7 +75,7 @@ func (s *server) build(ctx context.Context, c *Config) (*service, error) {
 	reg := prometheus.NewRegistry()
 	d := &service{
 		log: s.log, registry: reg, store: s.store, work: make(chan *pipeline.Work, 4), ended: make(chan string),
-		saves: make(chan []byte, 1),
+		saves: make(chan []byte, 1), outbox: s.outbox,
 	}
 	var err error
 	if d.judge, err = newJudge(c, reg, 0); err != nil {
@@ -105,7 +106,7 @@ func (s *server) newDispatcher(c *Config, reg prometheus.Registerer) (*notify.Di
 		peers = append(peers, made...)
 	}
 	return notify.NewDispatcher(notify.Config{
-		Peers: peers, Logger: s.log, Registerer: reg, Now: time.Now, Drain: stopGrace,
+		Peers: peers, Outbox: s.outbox, Logger: s.log, Registerer: reg, Now: time.Now, Drain: stopGrace,
 	}), nil
 }
 
@@ -328,7 +329,7 @@ func (d *service) rest(now time.Time) {
 // settled follows each evaluated pane: the alerts go out, and what must outlive a crash is saved.
 func (d *service) settled(res *detectors.Result, transitions []alerts.Alert) {
 	active := d.judge.manager.Active()
-	d.dispatcher.Update(active, transitions)
+	d.dispatcher.Update(res.At, active, transitions)
 	d.mu.Lock()
 	d.active = active
 	for _, a := range transitions {
@@ -375,7 +376,8 @@ const (
 	stateKey    = "judge"
 )
 
-// save stores snapshots, each after all lines that it is made of: what a snapshot knows can then be read again.
+// save stores snapshots, each after what receivers are owed by then, and after all lines that it is made of: what a
+// snapshot knows can then be read again.
 func (d *service) save() {
 	for state := range d.saves {
 		if err := d.put(state); err != nil {
@@ -396,24 +398,37 @@ func (d *service) flush() error {
 func (d *service) put(state []byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
 	defer cancel()
-	if err := d.store.Flush(ctx); err != nil {
+	if err := errors.Join(d.outbox.Save(ctx), d.store.Flush(ctx)); err != nil {
 		return err
 	}
-	kv, err := d.store.KV(ctx, stateBucket)
+	return stateKV{d.store}.Put(ctx, stateKey, state)
+}
+
+// stateKV is the state's bucket in the spool, opened when it is used: a disk that fails at the start may recover.
+type stateKV struct{ store *spool.Spool }
+
+// Get implements notify.KV.
+func (s stateKV) Get(ctx context.Context, key string) (value []byte, ok bool, err error) {
+	kv, err := s.store.KV(ctx, stateBucket)
+	if err != nil {
+		return nil, false, err
+	}
+	return kv.Get(ctx, key)
+}
+
+// Put implements notify.KV.
+func (s stateKV) Put(ctx context.Context, key string, value []byte) error {
+	kv, err := s.store.KV(ctx, stateBucket)
 	if err != nil {
 		return err
 	}
-	return kv.Put(ctx, stateKey, state)
+	return kv.Put(ctx, key, value)
 }
 
 // restore brings the judge to where it was: its state from the last snapshot, and the lines since then, and of
 // the windows before, from the spool. A snapshot that cannot be read costs the state, not the start.
 func (d *service) restore(ctx context.Context) error {
-	kv, err := d.store.KV(ctx, stateBucket)
-	if err != nil {
-		return fmt.Errorf("open the saved state: %w", err)
-	}
-	data, found, err := kv.Get(ctx, stateKey)
+	data, found, err := stateKV{d.store}.Get(ctx, stateKey)
 	if err != nil {
 		return fmt.Errorf("read the saved state: %w", err)
 	}
@@ -429,7 +444,20 @@ func (d *service) restore(ctx context.Context) error {
 		d.log.Error("the saved state cannot be used: detection begins anew", zap.Error(err))
 		return nil
 	}
-	return d.reread(ctx, from)
+	if err := d.reread(ctx, from); err != nil {
+		return err
+	}
+	d.resume()
+	return nil
+}
+
+// resume tells what fires: no line may come for a while, and Alertmanager forgets what is not sent again.
+func (d *service) resume() {
+	active := d.judge.manager.Active()
+	d.dispatcher.Update(d.judge.closed, active, nil)
+	d.mu.Lock()
+	d.active = active
+	d.mu.Unlock()
 }
 
 // reread takes the stored lines since an event time down their roads again, into the panes and no further.
