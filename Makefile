@@ -33,7 +33,7 @@ BENCH    ?= .
 export LOGS
 
 .DEFAULT_GOAL := all
-.PHONY: all build run vet lint test fuzz bench fmt clean help debian-test debian-lint test-k8s
+.PHONY: all build run vet lint test fuzz bench readme fmt clean help debian-test debian-lint test-k8s
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -71,6 +71,9 @@ fuzz: ## every fuzz target for FUZZTIME (30s)
 
 bench: ## every benchmark; BENCH is a pattern
 	@go test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
+
+readme: ## write the README's tables anew from the code's
+	@go test -run TestReadme ./cmd/squall -write-readme
 
 fmt: $(CACHE)/golangci-lint@$(GOLANGCI_LINT) ## format the code
 	@golangci-lint fmt ./...

@@ -27,52 +27,54 @@ type Config struct {
 type kind struct {
 	new  func(Config) (pipeline.Format, error)
 	auto int
+	// reads is what the kind reads, in the words of the README.
+	reads string
 }
 
 // kinds is the table of formats: the one place where their names are written.
 var kinds = map[string]kind{
-	"alb":              {newALB, 30},
-	"apache":           {newApache, 52},
-	"apache_combined":  {newApacheCombined, 0},
-	"apache_common":    {newApacheCommon, 0},
-	"aws_waf":          {newAWSWAF, 28},
-	"azure_appgw_json": {newAzureGateway, 29},
-	"caddy":            {family(newCaddyJSON, newCaddyConsole), 0},
-	"caddy_console":    {newCaddyConsole, 27},
-	"caddy_json":       {newCaddyJSON, 33},
-	"cloudfront":       {family(newCloudFrontJSON, newCloudFrontTSV), 0},
-	"cloudfront_json":  {newCloudFrontJSON, 34},
-	"cloudfront_tsv":   {newCloudFrontTSV, 28},
-	"elb_classic":      {newALB, 0},
-	"envoy":            {family(newEnvoyJSON, newEnvoyText, newIstioText), 0},
-	"envoy_json":       {newEnvoyJSON, 32},
-	"envoy_text":       {newEnvoyText, 27},
-	"gcp_lb_json":      {newGCPLoadBalancer, 29},
-	"haproxy":          {newHAProxy, 25},
-	"haproxy_clf":      {newHAProxyCLF, 0},
-	"haproxy_http":     {newHAProxyHTTP, 0},
-	"haproxy_https":    {newHAProxyHTTPS, 0},
-	"haproxy_tcp":      {newHAProxyTCP, 0},
-	"ingress_nginx":    {newIngressNginx, 40},
-	"istio_text":       {newIstioText, 26},
-	jsonName:           {newJSON, 80},
-	"k8s_event":        {newK8sEvent, 10},
-	"k8s_event_json":   {newK8sEvent, 0},
-	"kernel_oom":       {newKernelOOM, 65},
-	"kubelet":          {newKubelet, 60},
-	"kubernetes":       {newKubernetes, 0},
-	"nginx":            {newNginx, 50},
-	"nginx_combined":   {newNginxCombined, 0},
-	"nginx_error":      {newNginxError, 45},
-	"nginx_extended":   {newNginxExtended, 0},
-	"nginx_json":       {newNginxJSON, 35},
-	"php_fpm":          {newPHPFPM, 70},
-	"php_fpm_access":   {newPHPFPMAccess, 56},
-	"php_fpm_slow":     {newPHPFPMSlow, 72},
-	"pod_status":       {newPodStatus, 20},
-	"traefik":          {family(newTraefikJSON, newTraefikCLF), 0},
-	"traefik_clf":      {newTraefikCLF, 54},
-	"traefik_json":     {newTraefikJSON, 31},
+	"alb":              {newALB, 30, "AWS Application Load Balancer; fields added at the end are passed over"},
+	"apache":           {newApache, 52, "Apache: combined and vhost_combined with %D, %T/%D, %X or %I %O behind, or any `log_format` (a LogFormat)"},
+	"apache_combined":  {newApacheCombined, 0, "combined and vhost_combined alone"},
+	"apache_common":    {newApacheCommon, 0, "the common log format"},
+	"aws_waf":          {newAWSWAF, 28, "AWS WAF: action, rule, method, URI, agent"},
+	"azure_appgw_json": {newAzureGateway, 29, "Azure Application Gateway and Front Door"},
+	"caddy":            {family(newCaddyJSON, newCaddyConsole), 0, "caddy_json and caddy_console"},
+	"caddy_console":    {newCaddyConsole, 27, "Caddy's console encoder"},
+	"caddy_json":       {newCaddyJSON, 33, "Caddy's JSON, in every spelling of times and durations"},
+	"cloudfront":       {family(newCloudFrontJSON, newCloudFrontTSV), 0, "cloudfront_tsv and cloudfront_json"},
+	"cloudfront_json":  {newCloudFrontJSON, 34, "CloudFront's standard logging v2 as JSON"},
+	"cloudfront_tsv":   {newCloudFrontTSV, 28, "CloudFront, by the #Fields header or in the standard order"},
+	"elb_classic":      {newALB, 0, "AWS Classic Load Balancer"},
+	"envoy":            {family(newEnvoyJSON, newEnvoyText, newIstioText), 0, "envoy_json, envoy_text and istio_text"},
+	"envoy_json":       {newEnvoyJSON, 32, "Envoy, Istio and Envoy Gateway as JSON, typed or not"},
+	"envoy_text":       {newEnvoyText, 27, "Envoy's and Envoy Gateway's default text"},
+	"gcp_lb_json":      {newGCPLoadBalancer, 29, "Google Cloud's load balancers"},
+	"haproxy":          {newHAProxy, 25, "HAProxy: httplog, httpslog, CLF, tcplog told apart; captures; behind a syslog header or not"},
+	"haproxy_clf":      {newHAProxyCLF, 0, "`option httplog clf` alone"},
+	"haproxy_http":     {newHAProxyHTTP, 0, "`option httplog` alone"},
+	"haproxy_https":    {newHAProxyHTTPS, 0, "`option httpslog` alone"},
+	"haproxy_tcp":      {newHAProxyTCP, 0, "`option tcplog`: understood, and no request"},
+	"ingress_nginx":    {newIngressNginx, 40, "ingress-nginx's and F5's defaults, old and new, text and JSON"},
+	"istio_text":       {newIstioText, 26, "Istio's default text"},
+	jsonName:           {newJSON, 80, "any application's JSON, by a map: `{type: json, fields: {status: code, path: req.path}}`"},
+	"k8s_event":        {newK8sEvent, 10, "Kubernetes events, both APIs, as JSON"},
+	"k8s_event_json":   {newK8sEvent, 0, "k8s_event"},
+	"kernel_oom":       {newKernelOOM, 65, "the kernel's OOM killer"},
+	"kubelet":          {newKubelet, 60, "kubelet, klog and JSON: probes, kills, restarts"},
+	"kubernetes":       {newKubernetes, 0, "k8s_event and pod_status: what the source kubernetes hands on"},
+	"nginx":            {newNginx, 50, "nginx: combined, the format above and its kin, or any `log_format`"},
+	"nginx_combined":   {newNginxCombined, 0, "combined alone"},
+	"nginx_error":      {newNginxError, 45, "nginx's error log: limited requests, upstreams that timed out"},
+	"nginx_extended":   {newNginxExtended, 0, "the format above and its kin alone"},
+	"nginx_json":       {newNginxJSON, 35, "nginx with escape=json, by the names of its variables"},
+	"php_fpm":          {newPHPFPM, 70, "php-fpm's error log: killed and slow requests, max_children reached"},
+	"php_fpm_access":   {newPHPFPMAccess, 56, "php-fpm's access log, with any `log_format` (access.format): true service times"},
+	"php_fpm_slow":     {newPHPFPMSlow, 72, "php-fpm's slow log"},
+	"pod_status":       {newPodStatus, 20, "the state of a pod's containers as JSON"},
+	"traefik":          {family(newTraefikJSON, newTraefikCLF), 0, "traefik_json and traefik_clf"},
+	"traefik_clf":      {newTraefikCLF, 54, "Traefik's common format"},
+	"traefik_json":     {newTraefikJSON, 31, "Traefik's JSON"},
 }
 
 // auto and mixed (files of several formats) are not in the table, since they are made of it. json alone takes a map
@@ -118,6 +120,12 @@ func Names() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// Reads tells what a format reads, in a few words, and whether auto tries it. ok: it is in the table.
+func Reads(name string) (text string, auto, ok bool) {
+	k, ok := kinds[name]
+	return k.reads, k.auto > 0, ok
 }
 
 // nearest finds the name with the fewest edits to s; the first of equals.

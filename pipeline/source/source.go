@@ -53,19 +53,28 @@ type Runtime struct {
 
 const defaultPoll = 250 * time.Millisecond
 
+// A kind is how a source is made, and what it reads in the words of the README.
+type kind struct {
+	new   func(decode func(any) error, rt Runtime) (Source, error)
+	reads string
+}
+
 // kinds is the family's table.
-var kinds = map[string]func(decode func(any) error, rt Runtime) (Source, error){
-	"file":       newFile,
-	"container":  newContainer,
-	"journal":    newJournal,
-	"stdin":      newStdin,
-	"s3":         newS3,
-	"syslog":     newSyslog,
-	"kubernetes": newKubernetes,
+var kinds = map[string]kind{
+	"file":       {newFile, "files by globs; rotation by rename and copytruncate, compressed siblings to catch up"},
+	"container":  {newContainer, "/var/log/pods in CRI or Docker framing, parts joined, names from the path"},
+	"journal":    {newJournal, "units of journald, by journalctl, from the saved cursor"},
+	"stdin":      {newStdin, "a pipe, to its end"},
+	"s3":         {newS3, "what AWS delivers to a bucket, listed or announced by SQS"},
+	"syslog":     {newSyslog, "a listener on UDP or TCP, RFC 3164 and 5424: for HAProxy"},
+	"kubernetes": {newKubernetes, "pods and events of a cluster by its API: restarts with their reasons (deploy/kubernetes/rbac.yaml)"},
 }
 
 // Kinds lists the kinds of source, sorted.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
+
+// Reads tells what a kind of source reads, in a few words; "" for no kind.
+func Reads(name string) string { return kinds[name].reads }
 
 // New builds the source that one mapping under sources describes. decode strictly decodes that mapping.
 func New(decode func(any) error, rt Runtime) (Source, error) {
@@ -73,16 +82,16 @@ func New(decode func(any) error, rt Runtime) (Source, error) {
 	if err := decode(&mapping); err != nil {
 		return nil, err
 	}
-	kind, _ := mapping["type"].(string)
-	build, ok := kinds[kind]
+	name, _ := mapping["type"].(string)
+	k, ok := kinds[name]
 	if !ok {
-		return nil, fmt.Errorf("type %q is not a source: use one of %s", kind,
+		return nil, fmt.Errorf("type %q is not a source: use one of %s", name,
 			strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	}
 	if rt.Poll <= 0 {
 		rt.Poll = defaultPoll
 	}
-	return build(decode, rt)
+	return k.new(decode, rt)
 }
 
 func defaultCommon(rt Runtime) Common {
