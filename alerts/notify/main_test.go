@@ -160,11 +160,12 @@ type manager struct {
 	t    *testing.T
 	addr string
 	conf string
+	args []string // of a cluster; none: it stands alone
 	cmd  *exec.Cmd
 	out  *bytes.Buffer
 }
 
-func startManager(t *testing.T, webhook string) *manager {
+func startManager(t *testing.T, webhook string, cluster ...string) *manager {
 	t.Helper()
 	conf := filepath.Join(t.TempDir(), "alertmanager.yml")
 	text := fmt.Sprintf(`
@@ -176,7 +177,10 @@ receivers:
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := &manager{t: t, addr: freePort(t), conf: conf}
+	if cluster == nil {
+		cluster = []string{"--cluster.listen-address="}
+	}
+	m := &manager{t: t, addr: freePort(t), conf: conf, args: cluster}
 	t.Cleanup(m.stop)
 	m.start()
 	return m
@@ -200,7 +204,8 @@ func (m *manager) start() {
 		m.t.Fatal("a real Alertmanager is needed: apt-get install prometheus-alertmanager")
 	}
 	m.out = &bytes.Buffer{}
-	m.cmd = exec.Command(binary, "--config.file="+m.conf, "--storage.path="+m.t.TempDir(), "--web.listen-address="+m.addr, "--cluster.listen-address=")
+	args := append([]string{"--config.file=" + m.conf, "--storage.path=" + m.t.TempDir(), "--web.listen-address=" + m.addr}, m.args...)
+	m.cmd = exec.Command(binary, args...)
 	m.cmd.Stdout, m.cmd.Stderr = m.out, m.out
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := m.cmd.Start(); err != nil {

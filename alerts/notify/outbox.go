@@ -31,6 +31,7 @@ const (
 	maxStored = 3 << 20
 	// maxEpisodes bounds what is remembered; what fires is bounded by the rules.
 	maxEpisodes = 2000
+	maxBefore   = 16
 	// vanished is how long, in ns of event time, an alert that was told must be gone without an end before it is
 	// ended here: after a crash its lines may have to be read again first. Alertmanager waits a little longer.
 	vanished = int64(3 * time.Minute)
@@ -66,6 +67,7 @@ type Outbox struct {
 type episode struct {
 	Alert   alerts.Alert // without evidence
 	At      int64        // ns: event time of its last transition
+	Before  []int64      // ns: when the alerts of this identity before it began; the newest maxBefore
 	missing int64        // ns: since when it fires no more although no end came; 0: it does
 }
 
@@ -185,11 +187,14 @@ func (o *Outbox) transition(a alerts.Alert) (alerts.Alert, bool) {
 
 // repeats tells whether an alert at an event time belongs to the past that this episode has seen already.
 func (e *episode) repeats(at int64, a *alerts.Alert) bool {
-	return at <= e.At && a.StartsAt >= e.Alert.StartsAt
+	return at <= e.At && (a.StartsAt >= e.Alert.StartsAt || slices.Contains(e.Before, a.StartsAt))
 }
 
 func (o *Outbox) begin(key string, a *alerts.Alert, at int64) *episode {
 	e := &episode{Alert: slim(a), At: at}
+	if old := o.episodes[key]; old != nil {
+		e.Before = slices.Concat(old.Before[max(0, len(old.Before)+1-maxBefore):], []int64{old.Alert.StartsAt})
+	}
 	o.episodes[key] = e
 	return e
 }
@@ -305,7 +310,7 @@ func (o *Outbox) document() *document {
 func (d *document) encode() ([]byte, error) {
 	for step := 0; ; step++ {
 		var b bytes.Buffer
-		z, err := zstd.NewWriter(&b, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+		z, err := zstd.NewWriter(&b, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(256<<10), zstd.WithLowerEncoderMem(true))
 		if err != nil {
 			return nil, fmt.Errorf("make a zstd encoder: %w", err)
 		}
@@ -330,7 +335,7 @@ func (d *document) encode() ([]byte, error) {
 }
 
 func decodeOutbox(data []byte) (*document, error) {
-	z, err := zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
+	z, err := zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return nil, fmt.Errorf("make a zstd decoder: %w", err)
 	}
