@@ -291,6 +291,46 @@ func TestHostileEvidence(t *testing.T) {
 	}
 }
 
+// What a client sends is no markup where a receiver shows annotations raw, in what an operator made of it neither; the
+// operator's own markup is left alone.
+func TestTextOfALogIsNoMarkup(t *testing.T) {
+	evil := "<!channel> <http://evil.example|click> <script>alert(1)</script>"
+	ds := stormDetections()
+	for i := range ds {
+		e := &ds[i].Evidence
+		e.Route, e.Method = evil, "<b>"
+		e.TopAgents = []detectors.Count{{Key: evil, Count: 1}}
+		e.TopRoutes = []detectors.Count{{Key: evil, Count: 1}}
+		e.Samples = []string{evil}
+	}
+	m, err := NewManager(Config{Detectors: detectors.Names(), Rules: []Rule{{
+		Name: "Storm", When: "head_storm", Severity: "page", Annotations: map[string]string{
+			"slack": "<https://wiki.example|wiki> {{.Evidence.Route}} {{range .Evidence.TopAgents}}{{.Key}}{{end}} {{.Evidence.Samples}} {{.Evidence.Method}} {{.Cause.Text}}",
+		},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := result(ds...)
+	r.At = epoch + 60*second
+	seen := 0
+	for _, a := range m.Evaluate(&r) {
+		for name, text := range a.Annotations {
+			rest := strings.ReplaceAll(text, "<https://wiki.example|wiki>", "")
+			if strings.Contains(rest, "<") {
+				t.Errorf("%s: %s", name, text)
+			}
+			if name == "slack" && len(rest) == len(text) {
+				t.Errorf("the operator's link is gone: %s", text)
+			}
+			seen += strings.Count(text, "evil.example")
+		}
+	}
+	if seen < 4 {
+		t.Errorf("the evidence is gone: it is seen %d times", seen)
+	}
+}
+
 func TestJSONContract(t *testing.T) {
 	a := raise(t, "StormHurting", result(stormDetections()...))
 	var keys map[string]json.RawMessage

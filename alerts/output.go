@@ -140,7 +140,7 @@ func AppendText(dst []byte, a *Alert) []byte {
 	shown := []string{"summary", "description", "cause", "evidence", "advice"}
 	for _, name := range sortedKeys(a.Annotations) {
 		if !slices.Contains(shown, name) {
-			line("  ", name, ": ", Escape(a.Annotations[name]))
+			line("  ", Escape(name), ": ", Escape(a.Annotations[name]))
 		}
 	}
 	return append(dst, '\n')

@@ -1,8 +1,12 @@
 // Package notify sends Alerts to where people are told: Alertmanager, a webhook, standard output.
 //
-// A kind sends one batch and says whether it arrived. The Dispatcher around it does the rest: a queue and a
-// goroutine for each peer, retries, re-sending, metrics and the last attempt when the daemon stops. Nothing here
-// ever blocks the detectors.
+// A kind sends one batch and says whether it arrived. The Dispatcher around it does the rest: a goroutine for each
+// peer, retries, re-sending, metrics and the last attempt when the daemon stops. Nothing here ever blocks the
+// detectors. What each peer is owed and was told is in the Outbox, on disk.
+//
+// Delivery is at least once. Alertmanager merges repeats: the same labels and startsAt are the same alert. For a
+// webhook and standard output one repeat is possible, when squall is killed between the receiver's answer and the
+// note of it on disk; a webhook's repeat has the fingerprint, the startsAt and the Idempotency-Key of the first.
 package notify
 
 import (

@@ -148,12 +148,18 @@ func payloadOf(a *alerts.Alert, external string) payloadAlert {
 	return out
 }
 
+// annotations are an alert's as a receiver gets them: it may show them on a terminal or a page.
 func annotations(a *alerts.Alert) map[string]string {
 	out := map[string]string{}
 	for name, text := range a.Annotations {
-		if text = strings.ToValidUTF8(text, "\ufffd"); text != "" {
-			out[labelName(name)] = text
+		if text == "" {
+			continue
 		}
+		lines := strings.Split(text, "\n")
+		for i := range lines {
+			lines[i] = alerts.Escape(lines[i])
+		}
+		out[labelName(name)] = strings.Join(lines, "\n")
 	}
 	return out
 }
