@@ -296,9 +296,13 @@ func TestRepeatsHaveOneIdempotencyKey(t *testing.T) {
 func TestSecretsAreInNoLogAndNoError(t *testing.T) {
 	const path, query, password = "/services/T0/SECRETPATH", "SECRETQUERY", "SECRETPASS"
 	fails := map[string]http.HandlerFunc{
-		"404":       func(w http.ResponseWriter, _ *http.Request) { http.Error(w, path+query+password, 404) },
-		"503":       func(w http.ResponseWriter, _ *http.Request) { http.Error(w, path+query+password, http.StatusServiceUnavailable) },
-		"redirects": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.String(), http.StatusTemporaryRedirect) },
+		"404": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, path+query+password, 404) },
+		"503": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, path+query+password, http.StatusServiceUnavailable)
+		},
+		"redirects": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, r.URL.String(), http.StatusTemporaryRedirect)
+		},
 		"redirects nowhere": func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", "http://[::1"+r.URL.String())
 			w.WriteHeader(307)
