@@ -33,7 +33,7 @@ BENCH    ?= .
 export LOGS
 
 .DEFAULT_GOAL := all
-.PHONY: all build run vet lint test fuzz bench readme fmt clean help debian-test debian-lint test-k8s
+.PHONY: all build run vet lint test fuzz bench readme fmt clean help debian-test debian-lint kube-apiserver test-k8s
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -51,7 +51,9 @@ vet: ## go vet
 test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) $(CACHE)/versitygw@$(VERSITYGW) ## all tests, with the race detector
 	@go test -race -timeout 20m $(PKG)
 
-test-k8s: $(CACHE)/kubernetes@$(KUBERNETES) ## the source kubernetes against a real API server, which is built first
+kube-apiserver: $(CACHE)/kubernetes@$(KUBERNETES) ## build the API server of test-k8s
+
+test-k8s: kube-apiserver ## the source kubernetes against a real API server, which is built first
 	@go test -race -tags k8s -timeout 10m -run Kubernetes ./pipeline/source
 
 lint: debian-lint $(CACHE)/golangci-lint@$(GOLANGCI_LINT) $(CACHE)/govulncheck@$(GOVULNCHECK) ## golangci-lint, govulncheck, shellcheck
@@ -82,7 +84,7 @@ clean: ## remove bin/ and .cache/
 	@rm -rf bin $(CACHE)
 
 help: ## this text
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 debian-test:
 	@.ci/debian $(TEST_PACKAGES)
@@ -110,7 +112,7 @@ $(CACHE)/kubernetes@$(KUBERNETES):
 	@echo "building kube-apiserver $(KUBERNETES) and etcd"
 	@mkdir -p $(BIN)
 	@cd testdata/kube && for tool in etcd=go.etcd.io/etcd/server/v3 kube-apiserver=k8s.io/kubernetes/cmd/kube-apiserver; do \
-		CGO_ENABLED=0 GOFLAGS= nice -n 10 go build -p 1 -trimpath -ldflags '-s -w' -o "$(BIN)/$${tool%%=*}" "$${tool#*=}" || exit 1; \
+		CGO_ENABLED=0 GOFLAGS= nice -n 10 go build -trimpath -ldflags '-s -w' -o "$(BIN)/$${tool%%=*}" "$${tool#*=}" || exit 1; \
 	done
 	@rm -f $(CACHE)/kubernetes@*
 	@touch $@
