@@ -33,7 +33,7 @@ BENCH    ?= .
 export LOGS
 
 .DEFAULT_GOAL := all
-.PHONY: all build run vet lint test fuzz bench readme fmt clean help debian-test debian-lint kube-apiserver test-k8s
+.PHONY: all build run vet lint test fuzz bench readme fmt clean help debian-test debian-lint kube-apiserver test-k8s torture
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -50,6 +50,9 @@ vet: ## go vet
 
 test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) $(CACHE)/versitygw@$(VERSITYGW) ## all tests, with the race detector
 	@go test -race -timeout 20m $(PKG)
+
+torture: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the long versions: rotation, kills, stores that fail (20 minutes at most)
+	@go test -tags torture -run Torture -timeout 25m -v ./pipeline/source ./cmd/squall
 
 kube-apiserver: $(CACHE)/kubernetes@$(KUBERNETES) ## build the API server of test-k8s
 
