@@ -87,5 +87,5 @@ type Notifier interface {
 	Resend() time.Duration
 }
 
-// ErrPermanent marks what a retry cannot cure: a refused alert, a wrong address.
+// ErrPermanent marks what a retry cannot cure: a refused alert.
 var ErrPermanent = errors.New("permanent")

@@ -188,7 +188,7 @@ func TestTimesAndLabelsAreWhatAlertmanagerTakes(t *testing.T) {
 }
 
 func TestUnavailableIsRetried(t *testing.T) {
-	for _, status := range []int{500, 502, 503, 429} {
+	for _, status := range []int{500, 502, 503, 429, 401, 403, 404} {
 		am := newDouble(t)
 		am.status = []int{status}
 		peer := build(t, "{type: alertmanager, urls: ['"+am.URL+"']}", Runtime{})[0]
@@ -196,7 +196,7 @@ func TestUnavailableIsRetried(t *testing.T) {
 			t.Errorf("%d: %v", status, err)
 		}
 	}
-	for _, status := range []int{401, 404, 410} {
+	for _, status := range []int{405, 410} {
 		am := newDouble(t)
 		am.status = []int{status}
 		peer := build(t, "{type: alertmanager, urls: ['"+am.URL+"']}", Runtime{})[0]

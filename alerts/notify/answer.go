@@ -20,6 +20,13 @@ const maxAnswer = 64 << 10
 // maxWait bounds how long a receiver may ask to be left alone: a page is not held back for a day by one header.
 const maxWait = 10 * time.Minute
 
+// errTurnedAway marks an answer that speaks of squall's credentials or of the address, not of the alert: somebody has
+// to correct it, and what is owed waits for that.
+var errTurnedAway = errors.New("is the address right, are the credentials?")
+
+// turnedAwayWait is how long to wait before one that turned squall away is asked again, and the log told again.
+const turnedAwayWait = time.Minute
+
 // judge says what an answer means for a retry.
 func judge(status int, wait time.Duration) error {
 	switch {
@@ -31,6 +38,9 @@ func judge(status int, wait time.Duration) error {
 			return &waitError{err, wait}
 		}
 		return err
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusNotFound,
+		status == http.StatusProxyAuthRequired:
+		return &waitError{fmt.Errorf("answered %d: %w", status, errTurnedAway), turnedAwayWait}
 	}
 	return fmt.Errorf("answered %d: %w", status, alerts.ErrPermanent)
 }

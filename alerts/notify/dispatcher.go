@@ -449,6 +449,7 @@ func (w *worker) notify(ctx context.Context, batch []alerts.Alert) error {
 // The reasons of a failure.
 const (
 	reasonRefused     = "refused"     // no retry cures it
+	reasonTurnedAway  = "turned_away" // the address or the credentials are wrong
 	reasonTimeout     = "timeout"     // no answer in time
 	reasonUnavailable = "unavailable" // no connection, or an answer that says later
 )
@@ -458,19 +459,24 @@ func reason(err error) string {
 	switch {
 	case errors.Is(err, alerts.ErrPermanent):
 		return reasonRefused
+	case errors.Is(err, errTurnedAway):
+		return reasonTurnedAway
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &n) && n.Timeout():
 		return reasonTimeout
 	}
 	return reasonUnavailable
 }
 
-// report logs changes only: the first failure, the first success behind it, and clocks that differ.
+// report logs changes only: the first failure, the first success behind it, and clocks that differ. A receiver that
+// turns squall away is told of each time, since that needs a hand.
 func (w *worker) report(err error) {
 	permanent := errors.Is(err, alerts.ErrPermanent)
 	switch {
 	case permanent && w.states(): // the others tell which one
 		w.log.Error("alerts were refused", zap.Error(err))
 	case permanent:
+	case errors.Is(err, errTurnedAway):
+		w.log.Error("the receiver turns squall away: alerts wait", zap.Error(err))
 	case err != nil && w.failures == 0:
 		w.log.Warn("alerts cannot be sent, trying again", zap.Error(err))
 	case err == nil && w.failures > 0:

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -222,7 +223,7 @@ func TestEndsAtStaysSaneWhenTheClockSteps(t *testing.T) {
 
 // What is refused for good is told once in the log, counted, and does not come again; what may be taken later does.
 func TestRefusedByAWebhookIsCountedAndShouted(t *testing.T) {
-	for _, status := range []int{400, 401, 403, 404, 410, 413, 422} {
+	for _, status := range []int{400, 410, 413, 422} {
 		r := newReceiver(t)
 		r.answer(status)
 		core, logs := zapobserver.New(zap.InfoLevel)
@@ -245,6 +246,29 @@ func TestRefusedByAWebhookIsCountedAndShouted(t *testing.T) {
 		if err := judge(status, 0); err == nil || errors.Is(err, alerts.ErrPermanent) {
 			t.Errorf("%d: %v", status, err)
 		}
+	}
+}
+
+// A token that ran out, or a hook that moved, loses no page: it waits, and the log says so each time.
+func TestTurnedAwayWaitsAndShouts(t *testing.T) {
+	for _, status := range []int{401, 403, 404, 407} {
+		synctest.Test(t, func(t *testing.T) {
+			core, logs := zapobserver.New(zap.InfoLevel)
+			r := &recorder{start: time.Now()}
+			d := NewDispatcher(Config{Peers: []Peer{{Name: "r", Notifier: r}}, Now: time.Now, Logger: zap.New(core)})
+			run(t, d)
+			r.set(judge(status, 0), false)
+			a := page("A")
+			d.Update(a.At, []alerts.Alert{a}, []alerts.Alert{a})
+			wait(150 * time.Second)
+			expect(t, r.take(), "0s A:firing failed", "1m0s A:firing failed", "2m0s A:firing failed")
+			r.set(nil, false)
+			wait(time.Hour)
+			expect(t, r.take(), "3m0s A:firing")
+			if n := logs.FilterLevelExact(zap.ErrorLevel).Len(); n != 3 || testutil.ToFloat64(d.metrics.failed.WithLabelValues("r", reasonTurnedAway)) != 3 {
+				t.Errorf("%d: told %d times", status, n)
+			}
+		})
 	}
 }
 

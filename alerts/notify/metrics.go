@@ -62,7 +62,7 @@ func newMetrics(reg prometheus.Registerer, peers []Peer) *metrics {
 		for _, reason := range []string{droppedFull, droppedRefused} {
 			m.dropped.WithLabelValues(p.Name, reason)
 		}
-		for _, reason := range []string{reasonRefused, reasonTimeout, reasonUnavailable} {
+		for _, reason := range []string{reasonRefused, reasonTurnedAway, reasonTimeout, reasonUnavailable} {
 			m.failed.WithLabelValues(p.Name, reason)
 		}
 	}

@@ -85,7 +85,7 @@ func TestSecretAddressIsNotPrinted(t *testing.T) {
 	gone := newReceiver(t)
 	address := gone.URL + "/hook/SECRET"
 	peer := build(t, "{type: webhook, url: '"+address+"'}", Runtime{})[0]
-	gone.answer(404)
+	gone.answer(410)
 	refused := peer.Notifier.Notify(t.Context(), []alerts.Alert{page("A")})
 	gone.Close()
 	down := peer.Notifier.Notify(t.Context(), []alerts.Alert{page("A")})
