@@ -292,7 +292,7 @@ func evidenceLines(a *Alert) []string {
 		return fmt.Sprintf(format, write(n.Get()))
 	}
 	add(num(e.Requests, "%s requests", short), num(e.RequestsPerMinute, "%s a minute", short),
-		num(e.BaselineRatio, "%s times the baseline", short), num(e.BaselinePerMinute, "which is %s a minute", short))
+		num(e.BaselineRatio, "%s times what is usual", short), num(e.BaselinePerMinute, "usual are %s a minute", rate))
 	add(num(e.DistinctClients, "%s addresses", approx), num(e.RequestsPerClientPerMinute, "%s requests per address and minute", short),
 		num(e.DistinctAgents, "%s user agents", approx))
 	add(num(e.Abandoned, "%s abandoned", short), num(e.AbandonRatio, "%s of the requests", percent),

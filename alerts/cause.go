@@ -206,13 +206,20 @@ func compareCounts(a, b int, nameA, nameB string) int {
 func classCause(f *facts) Cause {
 	c := f.class
 	text := fmt.Sprintf("%s holds %s of the worker-seconds", c, percent(c.share))
-	if f.sat == nil {
+	switch {
+	case f.sat == nil && !f.alert.Evidence.PoolWorkers.Known():
 		return Cause{Probable, text, []string{"the size of the worker pool (pool.workers of the site)"}}
+	case c.share < pinShare:
+		// What the pool would have done without a small class supposes that the others cost what they usually do;
+		// where they cost more too, that says nothing of the class.
+		return Cause{Probable, text, []string{"a share that alone used up the pool"}}
+	case f.sat == nil:
+		return Cause{Probable, text, []string{"a pool that is used up"}}
 	}
 	without, pool := f.sat.CounterfactualBusyWorkers, f.sat.PoolWorkers
 	if without.Known() && pool.Get() > 0 {
 		text += fmt.Sprintf("; without it %s of %s workers would have been busy", short(without.Get()), short(pool.Get()))
-		if c.share >= pinShare && without.Get()/pool.Get() < calmRatio {
+		if without.Get()/pool.Get() < calmRatio {
 			return Cause{Proven, text, nil}
 		}
 		return Cause{Probable, text, []string{"a share that alone used up the pool"}}
@@ -225,7 +232,7 @@ func undeterminedCause(f *facts) Cause {
 	if !f.knowsWork() {
 		missing = append(missing, "request and upstream times ($request_time, $upstream_response_time)")
 	}
-	if f.sat == nil && f.alert.Evidence.PoolWorkers.Get() != f.alert.Evidence.PoolWorkers.Get() {
+	if f.sat == nil && !f.alert.Evidence.PoolWorkers.Known() {
 		missing = append(missing, "the size of the worker pool (pool.workers of the site)")
 	}
 	if f.class.share <= broadShare {

@@ -145,6 +145,28 @@ func TestNothingStandsOut(t *testing.T) {
 	wantCause(t, a, Undetermined, "request and upstream times", "pool.workers")
 }
 
+// Where all routes are slow, what the pool would have done without one of them proves nothing of that one.
+func TestSmallClassDoesNotExplainABroadStall(t *testing.T) {
+	sat := detection("saturation", 1.2)
+	sat.Evidence = detectors.Evidence{Method: "GET", Route: "/p/{int}", WorkerSecondsShare: n(0.319), PoolWorkers: n(25), BusyWorkersLower: n(24.4),
+		CounterfactualBusyWorkers: n(1.1)}
+	a := raise(t, "WorkersExhausted", result(stormDetections()[0], sat))
+	wantCause(t, a, Probable, "holds 31.9 % of the worker-seconds", "a share that alone used up the pool")
+	if strings.Contains(a.Cause.Text, "without it") {
+		t.Error(a.Cause.Text)
+	}
+}
+
+// A pool that is configured is not asked for, whether or not it is used up.
+func TestConfiguredPoolIsNotMissing(t *testing.T) {
+	flood := detection("agent_flood", 430)
+	flood.Evidence = detectors.Evidence{Method: "HEAD", Route: "/checkout/{id}", WorkerSecondsShare: n(0.6), PoolWorkers: n(25), BusyWorkersLower: n(17.1), BaselinePerMinute: n(0.3)}
+	a := raise(t, "AgentFlood", result(flood))
+	if text := a.Annotations["cause"] + a.Annotations["evidence"]; strings.Contains(text, "pool.workers") || !strings.Contains(text, "usual are fewer than 1 a minute") {
+		t.Error(text)
+	}
+}
+
 // The costly class that is no storm: feeds of 3.6 seconds, each address asked for 24 times.
 func TestCostlyReadsAreCached(t *testing.T) {
 	sat := detection("saturation", 1.2)

@@ -153,6 +153,14 @@ func approx(n float64) string {
 	return short(n)
 }
 
+// rate writes a number a minute.
+func rate(v float64) string {
+	if v < 1 {
+		return "fewer than 1"
+	}
+	return short(v)
+}
+
 // short writes a number with three significant digits below 1,000 and whole above, with separators.
 func short(v float64) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {

@@ -60,8 +60,9 @@ var shipped = []Rule{
 		While: "client_abandon or saturation", KeepFiringFor: keepFiring,
 	},
 	{
+		// Two minutes, since both look back over one: a rollout that stalls for less is over when it is told.
 		Name: "WorkersExhausted", When: "saturation and (client_abandon or latency)", Severity: string(Page),
-		For: time.Minute, KeepFiringFor: keepFiring,
+		For: 2 * time.Minute, KeepFiringFor: keepFiring,
 	},
 	{Name: "AgentFlood", When: "agent_flood", Severity: string(Warning), KeepFiringFor: keepFiring},
 	{Name: "SelfLoop", When: "self_loop", Severity: string(Warning), KeepFiringFor: keepFiring},
@@ -177,6 +178,9 @@ func checkPlain(r *Rule) error {
 	}
 	if r.When == "" {
 		return fmt.Errorf("when is missing")
+	}
+	if r.Severity == "" {
+		return fmt.Errorf("severity is missing: page, warning or info")
 	}
 	if r.Within < 0 || r.For < 0 || r.KeepFiringFor < 0 {
 		return fmt.Errorf("within, for and keep_firing_for must not be negative")

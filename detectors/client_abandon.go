@@ -21,7 +21,7 @@ func newClientAbandon(decode func(any) error) (Detector, error) {
 	if err := decode(d); err != nil {
 		return nil, err
 	}
-	return d, errors.Join(span(d.Window), positive("per_minute", d.PerMinute), positive("ratio", d.Ratio))
+	return d, errors.Join(span(d.Window), positive("per_minute", d.PerMinute), share("ratio", d.Ratio))
 }
 
 func (d *clientAbandon) Span() time.Duration { return d.Window }

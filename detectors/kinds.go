@@ -68,4 +68,12 @@ func positive(name string, v float64) error {
 	return nil
 }
 
+// share checks a setting that is a part of a whole.
+func share(name string, v float64) error {
+	if !(v > 0 && v <= 1) {
+		return fmt.Errorf("%s must be over 0 and at most 1, not %v", name, v)
+	}
+	return nil
+}
+
 func siteLabels(site string) Labels { return Labels{{"site", site}} }

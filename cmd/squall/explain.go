@@ -65,7 +65,9 @@ func explain(c *Config, choice formatChoice, site string, line []byte, out io.Wr
 	if err != nil {
 		return err
 	}
-	line = bytes.TrimRight(line, "\r\n")
+	if line = bytes.TrimRight(line, "\r\n"); len(line) == 0 {
+		return usageError(errors.New("explain needs a LINE; this one is empty"))
+	}
 	var chosen pipeline.Format
 	o := opener{format: choice, zone: c.Timezone.Location, framing: framingOf(choice, c.Timezone.Location, line)}
 	o.opened = func(_ *pipeline.Stream, f pipeline.Format) { chosen = f }

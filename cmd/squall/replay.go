@@ -55,6 +55,9 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 	if err != nil {
 		return err
 	}
+	if o.workers < 0 {
+		return usageError(fmt.Errorf("--workers: %d workers are no pool", o.workers))
+	}
 	if o.workers > 0 {
 		c.SiteDefaults.Pool.Workers = o.workers
 	}
@@ -78,7 +81,12 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 	if err := rep.run(ctx, paths, stdin); err != nil {
 		return errors.Join(err, out.out.Flush(), out.close())
 	}
-	err = errors.Join(rep.whole(), out.finish(&rep.judge.total, time.Since(started)))
+	total := &rep.judge.total
+	err = errors.Join(rep.whole(), out.finish(total, time.Since(started)), rep.blind())
+	if 10*total.late > total.parsed {
+		fmt.Fprintf(stderr, "%d of %d lines came too late to be detected: their times go back (cat of several files? an order that is not time's?)\n",
+			total.late, total.parsed)
+	}
 	if o.failOn != "" && out.reached(o.failOn) {
 		fired := &exitError{exitFailOn, fmt.Errorf("an alert of severity %s or higher fired", o.failOn)}
 		return errors.Join(fired, err)

@@ -74,6 +74,19 @@ func (r *replayer) whole() error {
 	return errors.Join(all...)
 }
 
+// blind is the error of lines of which none was understood: silence about them is no quiet day.
+func (r *replayer) blind() error {
+	t := &r.judge.total
+	failed := uint64(0)
+	for _, n := range t.failed {
+		failed += n
+	}
+	if t.parsed > 0 || failed == 0 {
+		return nil
+	}
+	return fmt.Errorf("none of %d lines fits the format: nothing was detected (squall explain LINE tells why)", failed)
+}
+
 // A track is one file on its way through the road.
 type track struct {
 	path     string

@@ -43,6 +43,15 @@ func newSimulateCommand() *cobra.Command {
 					return usageError(fmt.Errorf("--start: %w", err))
 				}
 			}
+			f := cmd.Flags()
+			switch {
+			case f.Changed("rate") && !(o.Rate > 0 && o.Rate <= 1e6):
+				return usageError(fmt.Errorf("--rate: %v is no factor over 0", o.Rate))
+			case f.Changed("workers") && o.Pool <= 0:
+				return usageError(fmt.Errorf("--workers: %d workers are no pool", o.Pool))
+			case f.Changed("patience") && o.Patience <= 0:
+				return usageError(fmt.Errorf("--patience: %s is no time to wait", o.Patience))
+			}
 			return writeSimulation(cmd, o, out, truth)
 		},
 	}

@@ -19,7 +19,7 @@ type Config struct {
 	ClientsPerSite int           // 256: likewise of Site.Clients
 	AgentsPerCell  int           // 16: likewise of Cell.TopAgents
 	MaxOpen        int           // panes that wait for the watermark; 512
-	MaxAhead       time.Duration // a line this far over its source's newest does not move time alone; 15 min
+	MaxAhead       time.Duration // a line this far over its source's newest and lateness does not move time alone; 1 min
 	MaxGap         time.Duration // after so much of nothing, empty panes are left out; 1 h
 
 	// Reclaim is after how many ns a site takes a worker back from a stuck request. nil: 60 s for all.
@@ -43,7 +43,7 @@ func (c *Config) fill() {
 		}
 	}
 	for _, d := range []struct{ v, def *time.Duration }{
-		{&c.Pane, new(10 * time.Second)}, {&c.MaxAhead, new(15 * time.Minute)}, {&c.MaxGap, new(time.Hour)},
+		{&c.Pane, new(10 * time.Second)}, {&c.MaxAhead, new(time.Minute)}, {&c.MaxGap, new(time.Hour)},
 	} {
 		if *d.v <= 0 {
 			*d.v = *d.def
@@ -273,7 +273,7 @@ func (a *Assembler) timeOf(src int, t int64) int64 {
 
 func (a *Assembler) see(src int, t int64) {
 	c := &a.marks.clocks[src]
-	moved := c.see(t, int64(a.cfg.MaxAhead))
+	moved := c.see(t, int64(a.cfg.MaxAhead)+c.lateness)
 	switch {
 	case c.idle:
 		c.idle = false

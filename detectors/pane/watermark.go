@@ -14,7 +14,7 @@ type clock struct {
 	newest   int64 // ns; noTime until known
 	idle     bool
 	done     bool
-	ahead    [confirm]int64 // ascending: times of consecutive lines more than MaxAhead over newest
+	ahead    [confirm]int64 // ascending: times of consecutive lines too far over newest
 	waiting  int            // how many of ahead are set
 }
 

@@ -82,6 +82,24 @@ func TestOneFutureLineMovesNothing(t *testing.T) {
 	}
 }
 
+// A host whose clock is ten minutes ahead writes a line among those of the others: none of theirs is late for it.
+func TestOneLineAheadMakesNoneLate(t *testing.T) {
+	a, src := begin(Config{}, base)
+	for i := range int64(600) {
+		if i == 300 {
+			a.Add(src, at(base+(i+600)*second))
+		}
+		if a.Add(src, at(base+i*second)) {
+			t.Fatalf("line %d is late", i)
+		}
+		for a.Next() != nil {
+		}
+	}
+	if got := a.Watermark(); got != base+594*second {
+		t.Errorf("watermark at %d s, want 594", (got-base)/second)
+	}
+}
+
 func TestOpenPanesAreBounded(t *testing.T) {
 	a, src := begin(Config{MaxOpen: 8}, base)
 	dropped := uint64(0)
