@@ -67,6 +67,11 @@ func demo(cmd *cobra.Command, o runOptions, logs []string) error {
 		what = fmt.Sprintf("A storm is simulated: a mailing goes out in 15 s, and mail scanners fetch its link from 250 addresses. Log: %s", logs[0])
 	}
 	fmt.Fprintln(out, what)
+	for _, pattern := range logs {
+		if found, err := filepath.Glob(pattern); err == nil && len(found) == 0 {
+			fmt.Fprintf(out, "No file matches %s yet: squall waits for one.\n", pattern)
+		}
+	}
 	fmt.Fprintf(out, "Alerts are printed below as they fire; http://%s/ shows them, /metrics the numbers. Ctrl-C ends it.\n", o.listen)
 	fmt.Fprintln(out, "For your own log: make run LOGS='/var/log/nginx/*access*.log'; for past logs: bin/squall replay FILE...")
 

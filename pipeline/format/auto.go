@@ -13,9 +13,9 @@ const maxMisses = 3
 
 // A Rejection is why a format did not fit the last line that it was tried on.
 type Rejection struct {
-	Format string
-	Reason pipeline.Reason
-	Column int // the byte at which the line stopped fitting, from 0
+	Format string          `json:"format"`
+	Reason pipeline.Reason `json:"reason"`
+	Column int             `json:"column"` // the byte at which the line stopped fitting, from 0
 }
 
 // Auto finds a stream's format. It tries the formats in the order of their specificity and stays with the one

@@ -5,6 +5,7 @@ package format
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/squall-sre/squall/pipeline"
@@ -107,7 +108,10 @@ func New(cfg Config) (pipeline.Format, error) {
 	}
 	k, ok := kinds[cfg.Name]
 	if !ok {
-		return nil, fmt.Errorf("format %q is unknown; did you mean %s?", cfg.Name, nearest(cfg.Name))
+		if near, edits := nearest(cfg.Name); 2*edits <= len(near) {
+			return nil, fmt.Errorf("format %q is unknown; did you mean %s?", cfg.Name, near)
+		}
+		return nil, fmt.Errorf("format %q is unknown; there are %s", cfg.Name, strings.Join(Names(), ", "))
 	}
 	return k.new(cfg)
 }
@@ -129,14 +133,14 @@ func Reads(name string) (text string, auto, ok bool) {
 }
 
 // nearest finds the name with the fewest edits to s; the first of equals.
-func nearest(s string) string {
-	best, edits := "", 1<<30
+func nearest(s string) (best string, edits int) {
+	edits = 1 << 30
 	for _, name := range Names() {
 		if d := distance(s, name); d < edits {
 			best, edits = name, d
 		}
 	}
-	return best
+	return best, edits
 }
 
 // distance counts the insertions, deletions and replacements between two names (Levenshtein).
