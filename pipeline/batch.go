@@ -68,7 +68,13 @@ type Deliveries interface {
 	Next(ctx context.Context) (*Delivery, error)
 	// Ack says that d and all before it are dealt with.
 	Ack(ctx context.Context, d *Delivery) error
-	// Acknowledged gives the sequence up to which all is dealt with, and that of the last stored message. It may
-	// be called from any goroutine.
-	Acknowledged() (acked, last uint64)
+	// Waiting tells how many stored lines are not dealt with, those of the backlog among them. It may be called
+	// from any goroutine.
+	Waiting() int64
+	// Fork puts everything aside that Next has not returned yet, and Next goes on with what is stored from now on.
+	// All that was returned must have been acknowledged, and what was put aside before must be dealt with.
+	Fork(ctx context.Context) error
+	// Backlog hands out what was put aside, also after a restart; its Next returns io.EOF at the end. It is nil
+	// when there is nothing. Both belong to the same goroutine.
+	Backlog() Deliveries
 }

@@ -25,29 +25,29 @@ type part struct {
 	entries []push.Entry
 }
 
-// A load is what is taken from the spool at once; the spool is told when all its pushes are dealt with.
+// A load is what is taken from the spool at once; the spool is told when all its lines are dealt with.
 type load struct {
 	parts []*part // in the order of their labels
 	bytes int
 	lines int
+	left  int // lines that are not dealt with
 	last  *pipeline.Delivery
 	index map[string]*part
+
+	shipped int
+	refused map[string]int // by reason
 }
 
-func newLoad() *load { return &load{index: map[string]*part{}} }
+func newLoad() *load { return &load{index: map[string]*part{}, refused: map[string]int{}} }
 
-func (l *load) add(lab *labeler, plain bool, d *pipeline.Delivery) {
+// add takes a delivery. What becomes of its lines must not depend on the deliveries beside it: after a crash it
+// comes in other company, and what is sent again must be the same.
+func (l *load) add(lab *labeler, plain, backlog bool, d *pipeline.Delivery) {
 	l.last = d
+	fresh := map[string][]push.Entry{}
 	for _, b := range d.Batches {
 		for i := range b.Entries {
 			e := &b.Entries[i]
-			labels := lab.set(b.Stream, e.Site)
-			p := l.index[labels]
-			if p == nil {
-				p = &part{labels: labels}
-				l.index[labels] = p
-				l.parts = append(l.parts, p)
-			}
 			entry := push.Entry{
 				Timestamp: time.Unix(0, e.Time), Line: cut(strings.ToValidUTF8(string(e.Line), "\uFFFD"), pipeline.MaxLine),
 				StructuredMetadata: lab.pairs(b.Stream, e),
@@ -55,32 +55,34 @@ func (l *load) add(lab *labeler, plain bool, d *pipeline.Delivery) {
 			if plain {
 				entry = withoutMetadata(entry)
 			}
-			p.entries = append(p.entries, entry)
+			labels := lab.set(b.Stream, e.Site, backlog)
+			fresh[labels] = append(fresh[labels], entry)
 			l.bytes += entryBytes(&entry)
 			l.lines++
+			l.left++
 		}
 	}
+	for labels, entries := range fresh {
+		slices.SortStableFunc(entries, byTime)
+		spread(entries)
+		p := l.index[labels]
+		if p == nil {
+			p = &part{labels: labels}
+			l.index[labels] = p
+			l.parts = append(l.parts, p)
+		}
+		p.entries = append(p.entries, entries...)
+	}
 }
+
+func byTime(a, b push.Entry) int { return a.Timestamp.Compare(b.Timestamp) }
 
 func entryBytes(e *push.Entry) int {
-	n := len(e.Line) + entryOverhead
-	for _, m := range e.StructuredMetadata {
-		n += len(m.Name) + len(m.Value) + 8
-	}
-	return n
-}
-
-// order sorts each stream by time and keeps equal lines at one time apart: Loki would fold them into one.
-func (l *load) order() {
-	slices.SortFunc(l.parts, func(a, b *part) int { return strings.Compare(a.labels, b.labels) })
-	for _, p := range l.parts {
-		slices.SortStableFunc(p.entries, func(a, b push.Entry) int { return a.Timestamp.Compare(b.Timestamp) })
-		spread(p.entries)
-	}
+	return len(e.Line) + entryOverhead + int(metadataBytes(e)) + 8*len(e.StructuredMetadata)
 }
 
 // spread moves a line that equals one before it at the same time on by the ns that make it the first of its kind,
-// and keeps the order.
+// and keeps the order: Loki would fold them into one.
 func spread(entries []push.Entry) {
 	same := map[string]struct{}{}
 	for i := range entries {
@@ -100,61 +102,72 @@ func spread(entries []push.Entry) {
 }
 
 // cut gives the pushes of a load: each of at most size bytes, and of one stream at most maxStreamBytes.
-func (l *load) cut(size int) []*batch {
-	l.order()
+//
+// When an ingester of Loki refuses entries it tells what became of the last stream of a push; whether it refused
+// those of another stays unsaid, and the answer may be 204. A part that it may refuse, which alone tells, therefore
+// has a push of its own.
+func (l *load) cut(size int, alone func(*part) bool) []*batch {
+	slices.SortFunc(l.parts, func(a, b *part) int { return strings.Compare(a.labels, b.labels) })
 	var batches []*batch
-	b := &batch{}
+	b := &batch{load: l}
 	flush := func() {
 		if len(b.parts) > 0 {
 			batches = append(batches, b)
-			b = &batch{}
+			b = &batch{load: l}
 		}
 	}
-	for left := l.parts; len(left) > 0; {
-		var rest []*part
-		for _, p := range left {
+	for _, p := range l.parts {
+		slices.SortStableFunc(p.entries, byTime)
+		own := alone(p)
+		for len(p.entries) > 0 {
 			n, bytes := 0, len(p.labels)
 			for n < len(p.entries) {
 				e := entryBytes(&p.entries[n])
-				if n > 0 && bytes+e > maxStreamBytes {
+				if n > 0 && bytes+e > min(maxStreamBytes, size) {
 					break
 				}
 				bytes += e
 				n++
 			}
-			if b.bytes > 0 && b.bytes+bytes > size {
+			if own || b.bytes > 0 && b.bytes+bytes > size || len(b.parts) > 0 && b.parts[len(b.parts)-1].labels == p.labels {
 				flush()
 			}
 			b.parts = append(b.parts, part{p.labels, p.entries[:n]})
 			b.bytes += bytes
 			b.lines += n
-			if n < len(p.entries) {
-				rest = append(rest, &part{p.labels, p.entries[n:]})
+			p.entries = p.entries[n:]
+			if own {
+				flush()
 			}
 		}
-		flush()
-		left = rest
 	}
+	flush()
 	return batches
 }
 
 // A batch is one push.
 type batch struct {
+	load  *load
 	parts []part
 	bytes int
 	lines int
+
+	since time.Time // when Loki first limited its stream; zero: it did not
+	due   time.Time // when it is tried again
+	tries int
 }
 
-func newBatch(parts []part) *batch {
-	b := &batch{parts: parts}
+// with makes another batch of the same load.
+func (b *batch) with(parts []part) *batch {
+	n := &batch{load: b.load, parts: parts, since: b.since, tries: b.tries}
 	for _, p := range parts {
-		b.bytes += len(p.labels)
-		b.lines += len(p.entries)
+		n.bytes += len(p.labels)
+		n.lines += len(p.entries)
 		for i := range p.entries {
-			b.bytes += entryBytes(&p.entries[i])
+			n.bytes += entryBytes(&p.entries[i])
 		}
 	}
-	return b
+	return n
 }
 
 // encode gives the bytes that are sent, and sent again.
@@ -176,31 +189,22 @@ func (b *batch) halves() (first, second *batch, ok bool) {
 		return nil, nil, false
 	}
 	if n := len(b.parts); n > 1 {
-		return newBatch(b.parts[:n/2]), newBatch(b.parts[n/2:]), true
+		return b.with(b.parts[:n/2]), b.with(b.parts[n/2:]), true
 	}
 	p, n := b.parts[0], len(b.parts[0].entries)
-	return newBatch([]part{{p.labels, p.entries[:n/2]}}), newBatch([]part{{p.labels, p.entries[n/2:]}}), true
+	return b.with([]part{{p.labels, p.entries[:n/2]}}), b.with([]part{{p.labels, p.entries[n/2:]}}), true
 }
 
-// withoutMetadata gives the lines that carry structured metadata, with it written behind the line as logfmt; nil
-// when there are none.
+// withoutMetadata gives b with the structured metadata written behind the lines as logfmt.
 func (b *batch) withoutMetadata() *batch {
-	var parts []part
-	for _, p := range b.parts {
-		q := part{labels: p.labels}
+	parts := make([]part, len(b.parts))
+	for i, p := range b.parts {
+		parts[i].labels = p.labels
 		for _, e := range p.entries {
-			if len(e.StructuredMetadata) > 0 {
-				q.entries = append(q.entries, withoutMetadata(e))
-			}
-		}
-		if len(q.entries) > 0 {
-			parts = append(parts, q)
+			parts[i].entries = append(parts[i].entries, withoutMetadata(e))
 		}
 	}
-	if len(parts) == 0 {
-		return nil
-	}
-	return newBatch(parts)
+	return b.with(parts)
 }
 
 func withoutMetadata(e push.Entry) push.Entry {

@@ -26,7 +26,10 @@ type Config struct {
 	BatchSize pipeline.ByteSize `yaml:"batch_size"` // of one push, uncompressed
 	BatchWait time.Duration     `yaml:"batch_wait"` // how long a push waits for more lines
 	Timeout   time.Duration     `yaml:"timeout"`    // of one push
-	Headers   map[string]string `yaml:"headers"`
+	// BacklogRate is how many bytes a second of what was stored during an outage are shipped, beside fresh lines.
+	BacklogRate pipeline.ByteSize `yaml:"backlog_rate"`
+
+	Headers map[string]string `yaml:"headers"`
 
 	BasicAuth       *BasicAuth `yaml:"basic_auth"`
 	BearerToken     string     `yaml:"bearer_token"`
@@ -64,7 +67,7 @@ func DefaultConfig() Config {
 	return Config{
 		Labels:    []string{"job", "site", "source", "namespace"},
 		Metadata:  []string{"method", "route", "status", "request_time", "client_class", "client_abandoned"},
-		BatchSize: 1 << 20, BatchWait: time.Second, Timeout: 10 * time.Second,
+		BatchSize: 1 << 20, BatchWait: time.Second, Timeout: 10 * time.Second, BacklogRate: 2 << 20,
 		Backoff: backoff.BackoffConfig{MinBackoff: 500 * time.Millisecond, MaxBackoff: 30 * time.Second},
 	}
 }
@@ -88,6 +91,9 @@ func (c *Config) Check(static []string) error {
 	}
 	if c.BatchSize < minBatch || c.BatchSize > maxBatch {
 		errs = append(errs, fmt.Errorf("batch_size: %d bytes is not between 4KiB and 4MiB", c.BatchSize))
+	}
+	if c.BacklogRate < minBatch {
+		errs = append(errs, fmt.Errorf("backlog_rate: %d bytes a second are below 4KiB", c.BacklogRate))
 	}
 	if c.BatchWait < 0 || c.Timeout <= 0 {
 		errs = append(errs, errors.New("batch_wait and timeout must not be negative, timeout not 0"))

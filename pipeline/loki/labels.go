@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	maxLabels     = 15   // Loki's max_label_names_per_series
+	maxLabels     = 14   // Loki's max_label_names_per_series is 15, and one is backlogLabel
 	maxLabelName  = 256  // bytes; Loki takes 1024
 	maxLabelValue = 1024 // bytes; Loki takes 2048
 	maxSets       = 1000 // distinct sets of labels; beyond them the site becomes "other"
 	maxCached     = 4096 // streams × sites whose set is remembered
 
-	otherSite = "other"
-	jobName   = "squall"
+	otherSite    = "other"
+	backlogLabel = "backlog" // on what was stored during an outage: Loki refuses what is an hour behind its stream
+	jobName      = "squall"
 )
 
 // labelOf gives the value of a label that a line's stream and site determine.
@@ -97,7 +98,10 @@ type labeler struct {
 	sets             map[string]struct{}
 }
 
-type cacheKey struct{ stream, site string }
+type cacheKey struct {
+	stream, site string
+	backlog      bool
+}
 
 func newLabeler(c *Config) *labeler {
 	metadata := slices.Clone(c.Metadata)
@@ -109,12 +113,15 @@ func newLabeler(c *Config) *labeler {
 }
 
 // set gives the label set of a line, in Loki's notation.
-func (l *labeler) set(s *pipeline.Stream, site string) string {
-	key := cacheKey{s.ID, site}
+func (l *labeler) set(s *pipeline.Stream, site string, backlog bool) string {
+	key := cacheKey{s.ID, site, backlog}
 	if set, ok := l.cache[key]; ok {
 		return set
 	}
 	set := l.bounded(s, site)
+	if backlog {
+		set = `{` + backlogLabel + `="1", ` + set[1:]
+	}
 	if len(l.cache) >= maxCached {
 		clear(l.cache)
 	}
@@ -151,7 +158,7 @@ func (l *labeler) render(s *pipeline.Stream, site string) string {
 	set := map[string]string{}
 	add := func(name, value string) {
 		name, value = labelName(name), labelValue(value)
-		if _, ok := set[name]; ok || name == "" || value == "" || len(set) >= maxLabels {
+		if _, ok := set[name]; ok || name == "" || value == "" || len(set) >= maxLabels || name == backlogLabel {
 			return
 		}
 		set[name] = value

@@ -6,23 +6,35 @@ import (
 )
 
 type metrics struct {
-	shipped, missed, deadLetters prometheus.Counter
+	shipped                      prometheus.Counter
+	deadLetters, deadLettersLost prometheus.Counter
 	refused, retries             *prometheus.CounterVec
-	lagMessages, lagSeconds      prometheus.Gauge
-	held                         prometheus.Gauge
+	lagSeconds, held             prometheus.Gauge
+	aside, pushBytes, backlog    prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: "squall_" + name, Help: help})
+	}
+	vec := func(name, help, label string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Name: "squall_" + name, Help: help}, []string{label})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts{Name: "squall_loki_" + name, Help: help})
+	}
 	m := &metrics{
-		shipped:     f.NewCounter(prometheus.CounterOpts{Name: "squall_loki_shipped_lines_total", Help: "Lines that Loki has."}),
-		missed:      f.NewCounter(prometheus.CounterOpts{Name: "squall_loki_missed_lines_total", Help: "Lines that left the spool before they could be shipped."}),
-		deadLetters: f.NewCounter(prometheus.CounterOpts{Name: "squall_loki_dead_letters_total", Help: "Refused lines written to the dead-letter file."}),
-		refused:     f.NewCounterVec(prometheus.CounterOpts{Name: "squall_loki_refused_lines_total", Help: "Lines that Loki refused, by reason."}, []string{"reason"}),
-		retries:     f.NewCounterVec(prometheus.CounterOpts{Name: "squall_loki_retries_total", Help: "Pushes that were repeated, by what the answer meant."}, []string{"answer"}),
-		lagMessages: f.NewGauge(prometheus.GaugeOpts{Name: "squall_loki_lag_messages", Help: "Messages in the spool that are not shipped."}),
-		lagSeconds:  f.NewGauge(prometheus.GaugeOpts{Name: "squall_loki_lag_seconds", Help: "How long the lines that were shipped last had been in the spool."}),
-		held:        f.NewGauge(prometheus.GaugeOpts{Name: "squall_loki_held", Help: "1 while shipping waits for a wrong address, right or proxy to be set right."}),
+		shipped:         counter("lines_shipped_total", "Lines that Loki has."),
+		refused:         vec("lines_refused_total", "Lines that Loki refused, by reason.", "reason"),
+		deadLetters:     counter("loki_dead_letters_total", "Refused lines written to the dead-letter file."),
+		deadLettersLost: counter("loki_dead_letters_lost_total", "Refused lines that the dead-letter file did not take."),
+		retries:         vec("loki_retries_total", "Pushes that were repeated, by what the answer meant.", "answer"),
+		lagSeconds:      gauge("lag_seconds", "How long the lines that were shipped last had been in the spool."),
+		held:            gauge("held", "1 while shipping waits for a wrong address, right or proxy to be set right."),
+		aside:           gauge("aside_lines", "Lines that wait because Loki limits their stream, while others go on."),
+		pushBytes:       gauge("push_bytes", "Bytes that a push may have: fewer than batch_size after Loki refused larger ones."),
+		backlog:         gauge("backlog", "1 while what was stored during an outage is shipped beside fresh lines."),
 	}
 	for _, r := range refusedReasons {
 		m.refused.WithLabelValues(r)

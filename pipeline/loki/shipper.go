@@ -21,6 +21,7 @@ import (
 const (
 	splitAfter   = 3 // answers 429 to the same bytes: they may be over the burst, and never pass
 	suspectAfter = 5 // answers 5xx to the same bytes: it may be they
+	growEvery    = time.Minute
 	shoutEvery   = time.Minute
 	canaryLabels = `{job="squall_canary"}`
 )
@@ -29,7 +30,7 @@ const (
 type Deps struct {
 	Lines  pipeline.Deliveries
 	Static []string // names of labels that sources set
-	Dir    string   // where dead-letter.jsonl is written
+	Dir    string   // where dead-letter.jsonl is written, and what is known of the server
 
 	Log        *zap.Logger           // default: none
 	Registerer prometheus.Registerer // default: none
@@ -46,9 +47,20 @@ type Shipper struct {
 	m       *metrics
 	dead    deadLetters
 
-	size    int  // bytes of a push; shrinks to what the server takes
-	plain   bool // the server takes no structured metadata
-	shouted time.Time
+	size    int       // bytes of a push; shrinks to what the server takes, and grows again
+	sizedAt time.Time // when it changed last
+
+	plain       *plainServer // nil: the server takes structured metadata
+	serverPath  string
+	asked       time.Time // for the server's version
+	interrupted bool      // pushes failed since: it may be another server now
+
+	fresh, old *lane // old: nil without a backlog
+	oldDue     time.Time
+	aside      []*batch
+	asideBytes int
+	streams    map[string]known // what Loki has taken, by labels
+	shouted    map[string]time.Time
 }
 
 // New checks the configuration and makes the client; it does not connect.
@@ -70,86 +82,34 @@ func New(cfg Config, deps Deps) (*Shipper, error) {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
-	return &Shipper{
+	s := &Shipper{
 		cfg: cfg, deps: deps, url: url, client: client, labeler: newLabeler(&cfg), m: newMetrics(deps.Registerer),
 		dead: deadLetters{filepath.Join(deps.Dir, "dead-letter.jsonl")}, size: int(cfg.BatchSize),
-	}, nil
+		serverPath: filepath.Join(deps.Dir, "loki-server.json"), fresh: &lane{lines: deps.Lines},
+		streams: map[string]known{}, shouted: map[string]time.Time{},
+	}
+	s.m.pushBytes.Set(float64(s.size))
+	s.loadServer()
+	return s, nil
 }
 
 // Run ships until ctx ends, and then ends at once; what Loki has not confirmed is shipped after the next start.
 func (s *Shipper) Run(ctx context.Context) error {
 	defer s.client.CloseIdleConnections()
+	pause := backoff.New(ctx, s.cfg.Backoff)
 	for ctx.Err() == nil {
-		l, err := s.collect(ctx)
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("read the spool: %w", err)
+		if err := s.turn(ctx); err != nil && ctx.Err() == nil {
+			s.shout("lines cannot be taken from the spool", zap.Error(err))
+			s.sleep(ctx, pause.NextDelay())
+			continue
 		}
-		for _, b := range l.cut(s.size) {
-			if err := s.ship(ctx, b); err != nil {
-				if ctx.Err() != nil {
-					return nil
-				}
-				return err
-			}
-		}
-		s.acknowledge(ctx, l.last)
+		pause.Reset()
 	}
 	return nil
 }
 
-// collect takes messages until they fill a push or the oldest has waited long enough.
-func (s *Shipper) collect(ctx context.Context) (*load, error) {
-	l := newLoad()
-	d, err := s.deps.Lines.Next(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s.take(l, d)
-	wait, cancel := context.WithTimeout(ctx, s.cfg.BatchWait)
-	defer cancel()
-	for l.bytes < s.size {
-		d, err := s.deps.Lines.Next(wait)
-		if err != nil {
-			if wait.Err() != nil && ctx.Err() == nil {
-				break
-			}
-			return nil, err
-		}
-		s.take(l, d)
-	}
-	return l, nil
-}
-
-func (s *Shipper) take(l *load, d *pipeline.Delivery) {
-	if d.Missed > 0 {
-		s.m.missed.Add(float64(d.Missed))
-		s.deps.Log.Error("lines left the spool before they were shipped", zap.Int64("lines", d.Missed))
-	}
-	l.add(s.labeler, s.plain, d)
-}
-
-// acknowledge retries: the spool may be opening its files anew. If it never succeeds, the same lines are shipped
-// again after a restart.
-func (s *Shipper) acknowledge(ctx context.Context, d *pipeline.Delivery) {
-	pause := backoff.New(ctx, s.cfg.Backoff)
-	for pause.Ongoing() {
-		err := s.deps.Lines.Ack(ctx, d)
-		if err == nil {
-			break
-		}
-		s.shout("the spool does not take the shipper's position", zap.Error(err))
-		pause.Wait()
-	}
-	acked, last := s.deps.Lines.Acknowledged()
-	s.m.lagMessages.Set(float64(last) - float64(acked))
-	s.m.lagSeconds.Set(max(s.deps.Now().Sub(d.Stored).Seconds(), 0))
-}
-
-// ship brings b to Loki. It returns when every line of b is stored or refused; an error is the end of ctx, or a
-// fault of ours.
+// ship brings b to Loki. It returns when every line of b is stored, refused, or put aside; an error is the end of
+// ctx, or a fault of ours.
 func (s *Shipper) ship(ctx context.Context, b *batch) error {
 	body, err := b.encode()
 	if err != nil {
@@ -165,13 +125,14 @@ func (s *Shipper) ship(ctx context.Context, b *batch) error {
 		}
 		switch a.verdict {
 		case stored:
-			s.m.shipped.Add(float64(b.lines))
+			s.stored(b)
 			return nil
 		case partly:
-			return s.refuse(b, a)
-		case plain:
-			return s.shipPlain(ctx, b, a)
+			return s.partly(ctx, b, a)
+		case limited:
+			return s.limited(ctx, b, a)
 		}
+		s.interrupted = true
 		done, err := s.reduce(ctx, b, a, failures[a.verdict])
 		if done || err != nil {
 			return err
@@ -180,6 +141,32 @@ func (s *Shipper) ship(ctx context.Context, b *batch) error {
 		s.wait(ctx, pause, a)
 	}
 	return ctx.Err()
+}
+
+func (s *Shipper) shipAll(ctx context.Context, batches ...*batch) error {
+	for _, b := range batches {
+		if err := s.ship(ctx, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stored notes that Loki has b. What it takes now it may take more of: the size of a push grows back by an eighth
+// of the configured one a minute.
+func (s *Shipper) stored(b *batch) {
+	now := s.deps.Now()
+	b.load.shipped += b.lines
+	b.load.left -= b.lines
+	s.remember(b, now)
+	if s.size < int(s.cfg.BatchSize) && now.Sub(s.sizedAt) >= growEvery {
+		s.resize(s.size+int(s.cfg.BatchSize)/8, now)
+	}
+}
+
+func (s *Shipper) resize(size int, now time.Time) {
+	s.size, s.sizedAt = min(max(size, minBatch), int(s.cfg.BatchSize)), now
+	s.m.pushBytes.Set(float64(s.size))
 }
 
 // reduce splits b, or gives its only line up, where repeating it is of no use. It tells whether b is dealt with.
@@ -199,96 +186,74 @@ func (s *Shipper) reduce(ctx context.Context, b *batch, a answer, times int) (do
 	first, second, ok := b.halves()
 	limit := a.verdict == tooLarge || a.verdict == tooMuch
 	if limit && ok {
-		s.size = max(min(s.size, b.bytes/2), minBatch)
+		s.resize(min(s.size, b.bytes/2), s.deps.Now())
 	} else if !s.canary(ctx) {
 		return false, nil // it is not the lines, it is the server
 	}
 	if ok {
-		if err := s.ship(ctx, first); err != nil {
-			return false, err
+		return true, s.shipAll(ctx, first, second)
+	}
+	s.bury(b, reason, a)
+	return true, nil
+}
+
+// partly deals with an answer that names entries. Where it does not tell exactly which, b is sent again in halves:
+// of what is stored already that makes identical repeats, which Loki folds.
+func (s *Shipper) partly(ctx context.Context, b *batch, a answer) error {
+	f, exact := b.find(a.text)
+	if !exact {
+		if first, second, ok := b.halves(); ok {
+			return s.shipAll(ctx, first, second)
 		}
-		return true, s.ship(ctx, second)
+		reason := refusals(a.text)[0].reason
+		if f = (finding{off: b}); reason != metadataOff || len(b.parts[0].entries[0].StructuredMetadata) == 0 {
+			f = finding{refused: []refusedLines{{reason, b}}}
+		}
 	}
-	return true, s.bury(b.parts, reason, a, b.lines)
-}
-
-// shipPlain sends the lines whose structured metadata was refused again, with it behind the line.
-func (s *Shipper) shipPlain(ctx context.Context, b *batch, a answer) error {
-	if !s.plain {
-		s.plain = true
-		s.deps.Log.Warn("Loki takes no structured metadata: it is written behind the line from now on", zap.String("answer", cut(a.text, maxDeadText)))
+	for _, r := range f.refused {
+		if r.reason == metadataOff {
+			r.reason = refusedMetadata
+		}
+		s.bury(r.lines, r.reason, a)
 	}
-	p := b.withoutMetadata()
-	if p == nil {
-		return s.bury(b.parts, refusedMetadata, a, b.lines)
+	if f.rest != nil && !f.hidden {
+		s.stored(f.rest)
+		f.rest = nil
 	}
-	s.m.shipped.Add(float64(b.lines - p.lines))
-	return s.ship(ctx, p)
-}
-
-// refuse counts the entries that a 400 names, and writes to the dead-letter file those that fit what it says; all
-// others are stored.
-func (s *Shipper) refuse(b *batch, a answer) error {
-	left := b.lines
-	for _, r := range refusals(a.text) {
-		n := min(r.count, left)
-		left -= n
-		if err := s.bury(matching(b, r, n), r.reason, a, n); err != nil {
+	if f.off != nil {
+		s.learnPlain(ctx, a)
+		if err := s.ship(ctx, f.off.withoutMetadata()); err != nil {
 			return err
 		}
 	}
-	s.m.shipped.Add(float64(left))
+	if f.rest != nil {
+		return s.ship(ctx, f.rest)
+	}
 	return nil
 }
 
-// matching gives at most n entries of b that r speaks of.
-func matching(b *batch, r refusal, n int) []part {
-	var parts []part
-	for _, p := range b.parts {
-		q := part{labels: p.labels}
-		for _, e := range p.entries {
-			t, hit := e.Timestamp.UnixNano(), true
-			switch {
-			case r.limit > 0:
-				hit = int64(len(e.Line)) > r.limit
-			case r.bound != 0 && r.reason == refusedTooNew:
-				hit = t >= r.bound
-			case r.bound != 0:
-				hit = t < r.bound+int64(time.Second) // the bound is told in whole seconds
-			}
-			if hit && n > 0 {
-				q.entries = append(q.entries, e)
-				n--
-			}
-		}
-		if len(q.entries) > 0 {
-			parts = append(parts, q)
-		}
-	}
-	return parts
-}
-
-// bury counts lines as refused and writes them to the dead-letter file.
-func (s *Shipper) bury(parts []part, reason string, a answer, lines int) error {
-	s.m.refused.WithLabelValues(reason).Add(float64(lines))
+// bury counts the lines of b as refused and writes them to the dead-letter file. A full disk must not hold the
+// others up: what the file does not take is counted, too.
+func (s *Shipper) bury(b *batch, reason string, a answer) {
+	b.load.refused[reason] += b.lines
+	b.load.left -= b.lines
 	s.shout("Loki refuses lines: see the dead-letter file", zap.String("reason", reason), zap.Int("status", a.status),
-		zap.Int("lines", lines), zap.String("answer", cut(a.text, maxDeadText)))
+		zap.Int("lines", b.lines), zap.String("answer", cut(a.text, maxDeadText)))
 	letter := deadLetter{At: s.deps.Now().UTC(), Reason: reason, Status: a.status, Answer: a.text}
-	for _, p := range parts {
+	for _, p := range b.parts {
 		if err := s.dead.write(letter, p.labels, p.entries); err != nil {
-			// The lines are counted; a full disk must not hold the others up.
-			s.shout("the dead-letter file cannot be written", zap.Error(err))
-			return nil
+			s.m.deadLettersLost.Add(float64(len(p.entries)))
+			s.shout("the dead-letter file cannot be written: refused lines are lost", zap.Int("lines", len(p.entries)), zap.Error(err))
+			continue
 		}
 		s.m.deadLetters.Add(float64(len(p.entries)))
 	}
-	return nil
 }
 
 // canary sends one harmless line, to tell a push that cannot be taken from a server that takes none.
 func (s *Shipper) canary(ctx context.Context) bool {
 	now := s.deps.Now()
-	b := newBatch([]part{{canaryLabels, []push.Entry{{Timestamp: now, Line: "squall asks whether lines are taken"}}}})
+	b := (&batch{}).with([]part{{canaryLabels, []push.Entry{{Timestamp: now, Line: "squall asks whether lines are taken"}}}})
 	body, err := b.encode()
 	return err == nil && s.push(ctx, body).verdict == stored
 }
@@ -302,6 +267,10 @@ func (s *Shipper) wait(ctx context.Context, pause *backoff.Backoff, a answer) {
 		s.shout("Loki cannot be used: lines wait in the spool", zap.String("url", s.safeURL()), zap.Int("status", a.status),
 			zap.String("answer", cut(a.text, 256)))
 	}
+	s.sleep(ctx, d)
+}
+
+func (s *Shipper) sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -310,20 +279,32 @@ func (s *Shipper) wait(ctx context.Context, pause *backoff.Backoff, a answer) {
 	}
 }
 
+// shout logs a trouble that lasts, once a minute. text is a constant.
 func (s *Shipper) shout(text string, fields ...zap.Field) {
-	if now := s.deps.Now(); now.Sub(s.shouted) >= shoutEvery {
-		s.shouted = now
-		s.deps.Log.Error(text, fields...)
+	now := s.deps.Now()
+	if last, ok := s.shouted[text]; ok && now.Sub(last) < shoutEvery {
+		return
 	}
+	s.shouted[text] = now
+	s.deps.Log.Error(text, fields...)
 }
 
 // push sends body once.
 func (s *Shipper) push(ctx context.Context, body []byte) answer {
+	status, header, text, err := s.do(ctx, http.MethodPost, s.url, body)
+	if err != nil {
+		return answer{verdict: busy, text: err.Error()}
+	}
+	return classify(status, header, string(text), s.deps.Now())
+}
+
+// do makes one request. An answer that is cut off is an error, unless it had nothing more to say.
+func (s *Shipper) do(ctx context.Context, method, url string, body []byte) (status int, header http.Header, text []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
-		return answer{verdict: held, text: err.Error()}
+		return 0, nil, nil, fmt.Errorf("make a request: %w", err)
 	}
 	for name, value := range s.cfg.Headers {
 		req.Header.Set(name, value)
@@ -335,12 +316,12 @@ func (s *Shipper) push(ctx context.Context, body []byte) answer {
 	}
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return answer{verdict: busy, text: err.Error()}
+		return 0, nil, nil, err
 	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && resp.StatusCode != http.StatusNoContent {
-		return answer{verdict: busy, text: err.Error()}
+	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	text, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil && resp.StatusCode != http.StatusNoContent {
+		return 0, nil, nil, fmt.Errorf("read the answer: %w", err)
 	}
-	return classify(resp.StatusCode, resp.Header, string(text), s.deps.Now())
+	return resp.StatusCode, resp.Header, text, nil
 }

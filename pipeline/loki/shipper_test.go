@@ -90,10 +90,7 @@ func (r *rig) shipped() {
 	if err := r.spool.Flush(ctx); err != nil {
 		r.t.Fatal(err)
 	}
-	r.until("everything is acknowledged", func() bool {
-		acked, last := r.lines.Acknowledged()
-		return acked == last
-	})
+	r.until("everything is dealt with", func() bool { return r.lines.Waiting() == 0 })
 }
 
 func (r *rig) until(what string, ok func() bool) {

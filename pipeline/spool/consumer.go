@@ -5,6 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"math"
+	"sort"
 	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -12,89 +15,155 @@ import (
 	"github.com/squall-sre/squall/pipeline"
 )
 
+const (
+	bucketConsumers = "consumers"
+	backlogSuffix   = ".backlog"
+)
+
+// A place is how much was stored before a point since the spool began. It holds over restarts and over the loss of
+// files, which the sequences of JetStream do not.
+type place struct{ lines, bytes int64 }
+
 // A Consumer reads the stored batches in order and remembers on disk how far it was acknowledged. (JetStream's own
 // pull consumers hand out again what was not acknowledged in time, behind newer messages and, after a restart,
-// minutes later: that order would break Loki's.) It belongs to one goroutine; Acknowledged and Lag may be
-// called from any.
+// minutes later: that order would break Loki's.) It belongs to one goroutine; Waiting may be called from any.
 type Consumer struct {
-	s    *Spool
-	name string
-	kv   *KV
-	dec  *decoder
-	next uint64 // the message to be read next
-	seen int64  // entries stored before it
+	s       *Spool
+	name    string
+	kv      *KV
+	dec     *decoder
+	next    uint64 // the message to be read next, of the store's epoch
+	epoch   int
+	parent  *Consumer // of a backlog
+	backlog *Consumer
 
-	mu    sync.Mutex
-	acked uint64
+	mu     sync.Mutex
+	seen   place  // what was returned, or was lost
+	acked  place  // what was acknowledged
+	end    place  // of a backlog
+	missed int64  // lines lost since the last delivery
+	sent   []sent // deliveries that are not acknowledged
 }
 
-// Consumer opens the consumer of that name. A new one begins with the oldest stored message.
+type sent struct {
+	through place
+	missed  int64
+}
+
+// Consumer opens the consumer of that name. A new one begins with the oldest stored message. It takes the place of
+// one of the same name that was opened before.
 func (s *Spool) Consumer(ctx context.Context, name string) (*Consumer, error) {
-	kv, err := s.KV(ctx, "consumers")
+	kv, err := s.KV(ctx, bucketConsumers)
 	if err != nil {
 		return nil, err
 	}
-	value, ok, err := kv.Get(ctx, name)
+	c, known, err := s.open(ctx, kv, name)
 	if err != nil {
 		return nil, err
 	}
-	dec, err := newDecoder()
+	b, _, err := s.open(ctx, kv, name+backlogSuffix)
 	if err != nil {
+		c.dec.close()
 		return nil, err
 	}
-	c := &Consumer{s: s, name: name, kv: kv, dec: dec, next: 1}
-	_, last, _ := s.current()
-	r := reader{b: value}
-	acked, seen := r.uvarint(), int64(r.uvarint())
-	switch {
-	case !ok || r.bad:
-		err = c.begin(ctx)
-	case acked > last: // the end of a torn file is gone, and its numbers are given again
-		c.acked, c.next, c.seen = last, last+1, s.entries()
-	default:
-		c.acked, c.next, c.seen = acked, acked+1, seen
+	if b.acked.lines < b.end.lines {
+		b.parent, c.backlog = c, b
+		if c.acked.lines < b.end.lines { // the fork was cut off in the middle
+			c.acked, c.seen = b.end, b.end
+		}
+	} else {
+		b.dec.close()
 	}
-	if err != nil {
-		dec.close()
+	if !known {
+		c.acked, err = s.oldest(ctx)
+		c.seen = c.acked
+	}
+	if err := errors.Join(err, c.save(ctx, c.acked)); err != nil {
+		c.Close()
 		return nil, err
 	}
+	s.mu.Lock()
+	s.consumers[name] = c
+	s.mu.Unlock()
 	return c, nil
 }
 
-// begin writes down that a new consumer has missed nothing yet.
-func (c *Consumer) begin(ctx context.Context) error {
-	c.seen = c.s.entries()
-	if _, last, _ := c.s.current(); last > 0 {
-		switch msg, err := c.s.message(ctx, 1); {
-		case err == nil:
-			h, err := readHead(msg.Data)
-			if err == nil {
-				c.seen = h.before
-			}
-		case !errors.Is(err, jetstream.ErrMsgNotFound):
-			return fmt.Errorf("read the oldest message: %w", err)
-		}
+// open makes the consumer that is remembered under name.
+func (s *Spool) open(ctx context.Context, kv *KV, name string) (c *Consumer, known bool, err error) {
+	value, known, err := kv.Get(ctx, name)
+	if err != nil {
+		return nil, false, err
 	}
-	return c.Ack(ctx, &pipeline.Delivery{Through: c.seen})
+	dec, err := newDecoder()
+	if err != nil {
+		return nil, false, err
+	}
+	c = &Consumer{s: s, name: name, kv: kv, dec: dec, epoch: -1}
+	c.acked, c.end = readPlaces(value)
+	c.seen = c.acked
+	return c, known, nil
+}
+
+func readPlaces(value []byte) (acked, end place) {
+	r := reader{b: value}
+	acked = place{int64(r.uvarint()), int64(r.uvarint())}
+	end = place{int64(r.uvarint()), int64(r.uvarint())}
+	if r.bad || acked.lines < 0 || end.lines < 0 {
+		return place{}, place{}
+	}
+	return acked, end
+}
+
+// oldest gives the place where the oldest stored message begins.
+func (s *Spool) oldest(ctx context.Context) (place, error) {
+	msg, err := s.message(ctx, 1)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return s.current().total, nil
+	}
+	if err != nil {
+		return place{}, fmt.Errorf("read the oldest message: %w", err)
+	}
+	h, err := readHead(msg.Data)
+	if err != nil {
+		return place{}, nil //nolint:nilerr // it is counted when it is its turn
+	}
+	return h.before, nil
 }
 
 // Next returns the message after the one that it returned last, and waits for it. After Open that is the first
-// one that was not acknowledged.
+// one that was not acknowledged. A backlog ends with io.EOF.
 func (c *Consumer) Next(ctx context.Context) (*pipeline.Delivery, error) {
 	for {
-		st, last, changed := c.s.current()
-		if st != nil && c.next <= last {
-			d, err := c.read(ctx)
+		v := c.s.current()
+		if c.parent != nil {
+			if d, ended := c.rest(v); ended {
+				return d, nil
+			}
+			if c.place().lines >= c.end.lines {
+				return nil, io.EOF
+			}
+		}
+		if v.st != nil && c.epoch != v.epoch {
+			if err := c.locate(ctx, v); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if v.st != nil && c.next <= v.last {
+			d, err := c.read(ctx, v.last)
 			if d != nil || err != nil {
 				return d, err
 			}
 			continue
 		}
-		if last+1 < c.next { // the store was lost and began anew
-			c.next, c.seen = last+1, c.s.entries()
+		if v.st != nil {
+			c.pass(v.total, dropLost) // nothing is stored behind what was read, though something was
+			if c.parent != nil {
+				continue
+			}
 		}
 		select {
-		case <-changed:
+		case <-v.changed:
 		case <-c.s.done:
 			return nil, ErrClosed
 		case <-ctx.Done():
@@ -103,49 +172,207 @@ func (c *Consumer) Next(ctx context.Context) (*pipeline.Delivery, error) {
 	}
 }
 
+// place tells what was returned, or was lost.
+func (c *Consumer) place() place {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen
+}
+
+// rest gives a delivery without lines when the end of a backlog was lost, so that the loss can be acknowledged.
+func (c *Consumer) rest(v view) (d *pipeline.Delivery, ended bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seen.lines < c.end.lines || c.missed == 0 {
+		return nil, false
+	}
+	d = &pipeline.Delivery{Stored: c.s.cfg.Now(), Sequence: v.last, Missed: c.missed, Through: c.end.lines}
+	c.sent, c.missed = append(c.sent, sent{c.end, c.missed}), 0
+	return d, true
+}
+
+// locate finds the message that holds the line after what was seen.
+func (c *Consumer) locate(ctx context.Context, v view) error {
+	first, err := c.s.message(ctx, 1)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		c.next, c.epoch = v.last+1, v.epoch
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the oldest message: %w", err)
+	}
+	if v.last < first.Sequence || v.last-first.Sequence >= math.MaxInt32 {
+		c.next, c.epoch = first.Sequence, v.epoch
+		return nil
+	}
+	seen := c.place()
+	var failed error
+	n := sort.Search(int(v.last-first.Sequence)+1, func(i int) bool {
+		if failed != nil {
+			return true
+		}
+		msg, err := c.s.message(ctx, first.Sequence+uint64(i))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return true
+		}
+		if err != nil {
+			failed = err
+			return true
+		}
+		h, err := readHead(msg.Data)
+		return err == nil && h.through().lines > seen.lines
+	})
+	if failed != nil {
+		return fmt.Errorf("find where to go on: %w", failed)
+	}
+	c.next, c.epoch = first.Sequence+uint64(n), v.epoch
+	return nil
+}
+
 // read returns nothing when the message could not be read, or is gone together with all behind it.
-func (c *Consumer) read(ctx context.Context) (*pipeline.Delivery, error) {
+func (c *Consumer) read(ctx context.Context, last uint64) (*pipeline.Delivery, error) {
 	msg, err := c.s.message(ctx, c.next)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		_, last, _ := c.s.current()
 		c.next = last + 1
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read message %d: %w", c.next, err)
 	}
-	c.next = msg.Sequence + 1
 	h, batches, err := c.s.decode(c.dec, msg.Data, 0)
+	c.next = msg.Sequence + 1
+	c.pass(h.before, dropLimit)
 	if err != nil {
-		c.s.m.dropped.WithLabelValues(dropCorrupt).Add(float64(h.entries))
+		c.pass(h.through(), dropCorrupt)
 		return nil, nil
 	}
-	d := &pipeline.Delivery{Sequence: msg.Sequence, Stored: msg.Time, Batches: batches, Through: h.before + h.entries}
-	d.Missed = max(h.before-c.seen, 0)
-	c.seen = d.Through
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	through := h.through()
+	if through.lines < c.seen.lines || through.lines == c.seen.lines && h.entries > 0 {
+		return nil, nil // it was removed, and counted, while it was being read
+	}
+	d := &pipeline.Delivery{Sequence: msg.Sequence, Stored: msg.Time, Batches: batches, Missed: c.missed, Through: through.lines}
+	c.seen, c.sent, c.missed = through, append(c.sent, sent{through, c.missed}), 0
 	return d, nil
+}
+
+// pass counts what lies between what was seen and to as lost. It may be called from any goroutine.
+func (c *Consumer) pass(to place, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.parent != nil && to.lines > c.end.lines {
+		to = c.end
+	}
+	n := to.lines - c.seen.lines
+	if n <= 0 {
+		return
+	}
+	c.s.m.lose(reason, n, max(to.bytes-c.seen.bytes, 0))
+	c.missed += n
+	c.seen = to
 }
 
 // Ack says that d and all before it are dealt with; they are not returned again.
 func (c *Consumer) Ack(ctx context.Context, d *pipeline.Delivery) error {
-	value := binary.AppendUvarint(nil, d.Sequence)
-	value = binary.AppendUvarint(value, uint64(d.Through))
-	if err := c.kv.Put(ctx, c.name, value); err != nil {
+	c.mu.Lock()
+	n, acked := 0, c.acked
+	for n < len(c.sent) && c.sent[n].through.lines <= d.Through {
+		acked = c.sent[n].through
+		n++
+	}
+	c.mu.Unlock()
+	if err := c.save(ctx, acked); err != nil {
 		return err
 	}
 	c.mu.Lock()
-	c.acked = d.Sequence
+	c.acked, c.sent = acked, c.sent[n:]
+	c.mu.Unlock()
+	if c.parent != nil && acked.lines >= c.end.lines {
+		c.parent.mu.Lock()
+		c.parent.backlog = nil
+		c.parent.mu.Unlock()
+		c.dec.close()
+	}
+	return nil
+}
+
+func (c *Consumer) save(ctx context.Context, acked place) error {
+	var value []byte
+	for _, n := range [...]int64{acked.lines, acked.bytes, c.end.lines, c.end.bytes} {
+		value = binary.AppendUvarint(value, uint64(n))
+	}
+	return c.kv.Put(ctx, c.name, value)
+}
+
+// Fork puts what is stored and was not returned by Next aside, as the backlog; Next goes on with what is stored
+// from now on. Everything that was returned must have been acknowledged, and there must be no other backlog.
+func (c *Consumer) Fork(ctx context.Context) error {
+	if c.backlog != nil || len(c.sent) > 0 || c.parent != nil {
+		return errors.New("fork a consumer: something is not acknowledged")
+	}
+	dec, err := newDecoder()
+	if err != nil {
+		return err
+	}
+	v := c.s.current()
+	c.mu.Lock()
+	b := &Consumer{
+		s: c.s, name: c.name + backlogSuffix, kv: c.kv, dec: dec, next: c.next, epoch: c.epoch,
+		seen: c.seen, acked: c.acked, missed: c.missed, end: v.total,
+	}
+	c.mu.Unlock()
+	// The backlog is written first: a consumer that lies within its backlog was cut off here.
+	if err := errors.Join(b.save(ctx, b.acked), c.save(ctx, v.total)); err != nil {
+		dec.close()
+		return err
+	}
+	c.mu.Lock()
+	b.parent = c
+	c.backlog, c.acked, c.seen, c.missed = b, v.total, v.total, 0
+	c.next, c.epoch = v.last+1, v.epoch
 	c.mu.Unlock()
 	return nil
 }
 
-// Acknowledged gives the sequence up to which everything is dealt with, and that of the last stored message.
-func (c *Consumer) Acknowledged() (acked, last uint64) {
-	_, last, _ = c.s.current()
+// Backlog gives what Fork has put aside, nil when that is dealt with.
+func (c *Consumer) Backlog() pipeline.Deliveries {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.acked, last
+	if c.backlog == nil {
+		return nil
+	}
+	return c.backlog
+}
+
+// Waiting tells how many stored lines, with those of the backlog, are neither acknowledged nor lost.
+func (c *Consumer) Waiting() int64 {
+	total := c.s.current().total
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	upper := total
+	if c.parent != nil {
+		upper = c.end
+	}
+	n := upper.lines - c.acked.lines - c.missed
+	for _, s := range c.sent {
+		n -= s.missed
+	}
+	if c.backlog != nil {
+		n += c.backlog.Waiting()
+	}
+	return n
 }
 
 // Close frees what the consumer holds in memory.
-func (c *Consumer) Close() { c.dec.close() }
+func (c *Consumer) Close() {
+	c.s.mu.Lock()
+	if c.s.consumers[c.name] == c {
+		delete(c.s.consumers, c.name)
+	}
+	c.s.mu.Unlock()
+	if c.backlog != nil {
+		c.backlog.dec.close()
+	}
+	c.dec.close()
+}

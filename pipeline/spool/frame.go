@@ -14,8 +14,8 @@ import (
 // A message is a head and a zstd frame:
 //
 //	"SQ" version(1)
-//	uvarint  entries stored before this message since the spool began
-//	uvarint  entries in this message
+//	uvarint  entries and, uvarint, bytes of lines stored before this message since the spool began
+//	uvarint  entries and, uvarint, bytes of lines in this message
 //	varint   time of the oldest and, varint, of the newest entry, ns
 //	uvarint  length of the body, bytes
 //	zstd     body
@@ -31,7 +31,7 @@ import (
 //	entries  uvarint n, n × (Δtime varint, uvarint length and the line, kind byte, reason, site, route,
 //	         method, uvarint status, request time varint, class byte, origin byte, abandoned byte)
 const (
-	frameVersion = 1
+	frameVersion = 2
 
 	frameTarget = 256 << 10 // a frame of small batches is sealed at this many bytes
 	maxBody     = 7 << 20   // bytes: a larger batch is split, so that what cannot be compressed fits a message
@@ -69,7 +69,7 @@ type frame struct {
 	keyID   string // first batch, for the message ID
 	keyFrom int64
 
-	entries        int64
+	entries, bytes int64
 	oldest, newest int64
 	opened         int64 // ns, the clock's
 }
@@ -145,6 +145,7 @@ func (f *frame) entry(e *pipeline.Entry, last int64) {
 	f.body = binary.AppendVarint(f.body, e.Time-last)
 	f.body = binary.AppendUvarint(f.body, uint64(len(line)))
 	f.body = append(f.body, line...)
+	f.bytes += int64(len(line))
 	f.body = append(f.body, byte(e.Kind))
 	f.again(&f.recent[0], string(e.Reason))
 	f.again(&f.recent[1], e.Site)
@@ -205,16 +206,17 @@ func (f *frame) againBytes(r *recent, b []byte) {
 	f.again(r, string(b))
 }
 
-// message closes the frame: before is how many entries were stored before it.
-func (f *frame) message(enc *zstd.Encoder, before int64) []byte {
+// message closes the frame: before is what was stored before it.
+func (f *frame) message(enc *zstd.Encoder, before place) []byte {
 	oldest, newest := f.oldest, f.newest
 	if f.entries == 0 {
 		oldest, newest = 0, 0
 	}
 	b := make([]byte, 0, 64+len(f.body)/4)
 	b = append(b, 'S', 'Q', frameVersion)
-	b = binary.AppendUvarint(b, uint64(before))
-	b = binary.AppendUvarint(b, uint64(f.entries))
+	for _, n := range [...]int64{before.lines, before.bytes, f.entries, f.bytes} {
+		b = binary.AppendUvarint(b, uint64(n))
+	}
 	b = binary.AppendVarint(b, oldest)
 	b = binary.AppendVarint(b, newest)
 	b = binary.AppendUvarint(b, uint64(len(f.body)))
@@ -233,10 +235,11 @@ var errFrame = errors.New("not a spool message")
 
 // A head is what a message tells without being decompressed.
 type head struct {
-	before, entries int64
-	oldest, newest  int64 // ns
-	size            uint64
-	body            []byte // compressed
+	before         place
+	entries, bytes int64
+	oldest, newest int64 // ns
+	size           uint64
+	body           []byte // compressed
 }
 
 func readHead(msg []byte) (head, error) {
@@ -248,16 +251,19 @@ func readHead(msg []byte) (head, error) {
 	}
 	r := reader{b: msg[3:]}
 	h := head{
-		before: int64(r.uvarint()), entries: int64(r.uvarint()),
+		before: place{int64(r.uvarint()), int64(r.uvarint())}, entries: int64(r.uvarint()), bytes: int64(r.uvarint()),
 		oldest: r.varint(), newest: r.varint(), size: r.uvarint(),
 	}
 	h.body = r.b
 	// A batch over maxBody is split, but one string or stream may follow the last entry that fitted.
-	if r.bad || h.before < 0 || h.entries < 0 || h.size > maxMessage {
+	if r.bad || h.before.lines < 0 || h.before.bytes < 0 || h.entries < 0 || h.bytes < 0 || h.size > maxMessage {
 		return head{}, errFrame
 	}
 	return h, nil
 }
+
+// through is what was stored with the message and before it.
+func (h *head) through() place { return place{h.before.lines + h.entries, h.before.bytes + h.bytes} }
 
 // A decoder reads messages. What it returns points into memory of its own for each message, so it may be kept.
 // It belongs to one goroutine.

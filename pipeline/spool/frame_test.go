@@ -19,7 +19,7 @@ func encode(t testing.TB, batches ...*pipeline.Batch) (body, msg []byte) {
 	for _, b := range batches {
 		f.add(b, 0, len(b.Entries), false)
 	}
-	return f.body, f.message(enc, 7)
+	return f.body, f.message(enc, place{7, 700})
 }
 
 // Whatever the bytes are: no panic, and no more memory than they can account for.

@@ -33,7 +33,8 @@ func (s *Spool) KV(ctx context.Context, name string) (*KV, error) {
 
 func (k *KV) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	for {
-		st, _, changed := k.s.current()
+		v := k.s.current()
+		st, changed := v.st, v.changed
 		if st != nil {
 			b, err := st.js.KeyValue(ctx, k.name)
 			if errors.Is(err, jetstream.ErrBucketNotFound) {

@@ -5,9 +5,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Why stored or queued lines were lost.
+// Why stored or queued lines were lost. What a consumer had read before is not lost.
 const (
+	dropLimit    = "limit"     // the oldest were removed at max_bytes or max_age before they were read
 	dropDiskFull = "disk_full" // the oldest were removed to make room
+	dropLost     = "lost"      // the files were gone
 	dropClosed   = "closed"    // still queued when the time to close was over
 	dropCorrupt  = "corrupt"   // a store or a message could not be read
 )
@@ -18,12 +20,13 @@ type metrics struct {
 	repeatedLines, stalls        prometheus.Counter
 	recoveries, corrupt          prometheus.Counter
 	checkpointErrors             prometheus.Counter
-	dropped                      *prometheus.CounterVec
+	dropped, droppedBytes        *prometheus.CounterVec
 	queueBytes, streamBytes      prometheus.Gauge
 	oldestSeconds, streams       prometheus.Gauge
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+// newMetrics makes the metrics; waiting gives the lines that are neither shipped nor lost.
+func newMetrics(reg prometheus.Registerer, waiting func() float64) *metrics {
 	f := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
 		return f.NewCounter(prometheus.CounterOpts{Name: "squall_spool_" + name, Help: help})
@@ -48,9 +51,21 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		dropped: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "squall_spool_dropped_lines_total", Help: "Lines lost in the spool, by reason.",
 		}, []string{"reason"}),
+		droppedBytes: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "squall_spool_dropped_bytes_total", Help: "Bytes of the lines lost in the spool, by reason.",
+		}, []string{"reason"}),
 	}
-	for _, reason := range []string{dropDiskFull, dropClosed, dropCorrupt} {
-		m.dropped.WithLabelValues(reason)
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "squall_spool_waiting_lines", Help: "Lines that are queued, or stored and not dealt with by the shipper.",
+	}, waiting)
+	for _, reason := range []string{dropLimit, dropDiskFull, dropLost, dropClosed, dropCorrupt} {
+		m.lose(reason, 0, 0)
 	}
 	return m
+}
+
+// lose counts lines that are lost.
+func (m *metrics) lose(reason string, lines, bytes int64) {
+	m.dropped.WithLabelValues(reason).Add(float64(lines))
+	m.droppedBytes.WithLabelValues(reason).Add(float64(bytes))
 }

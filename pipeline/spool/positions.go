@@ -112,22 +112,23 @@ func (p *positions) size() int {
 	return len(p.streams)
 }
 
-// A checkpoint is "SP", a version, the sequence of LINES up to which it holds, how many entries were stored up
-// to there, and the streams, longest unused first: input, id, stored, last; zstd.
-const checkpointVersion = 1
+// A checkpoint is "SP", a version, the sequence of LINES up to which it holds, how many lines and bytes were stored
+// up to there, and the streams, longest unused first: input, id, stored, last; zstd.
+const checkpointVersion = 2
 
 // maxCheckpoint bounds a checkpoint's body when it is read, in bytes.
 const maxCheckpoint = 64 << 20
 
 // checkpoint encodes the positions. It fits a message: what was unused longest is forgotten until it does.
-func (p *positions) checkpoint(enc *zstd.Encoder, seq uint64, entries int64) []byte {
+func (p *positions) checkpoint(enc *zstd.Encoder, seq uint64, total place) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.changed = false
 	for {
 		b := []byte{'S', 'P', checkpointVersion}
 		b = binary.AppendUvarint(b, seq)
-		b = binary.AppendUvarint(b, uint64(entries))
+		b = binary.AppendUvarint(b, uint64(total.lines))
+		b = binary.AppendUvarint(b, uint64(total.bytes))
 		b = enc.EncodeAll(p.encode(), b)
 		if len(b) <= maxBody {
 			return b
@@ -159,29 +160,29 @@ func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// readCheckpoint gives the sequence, the entries and the marks of a checkpoint.
-func readCheckpoint(d *zstd.Decoder, msg []byte) (seq uint64, entries int64, marks []mark, err error) {
+// readCheckpoint gives the sequence, what was stored up to it, and the marks of a checkpoint.
+func readCheckpoint(d *zstd.Decoder, msg []byte) (seq uint64, total place, marks []mark, err error) {
 	if len(msg) < 3 || msg[0] != 'S' || msg[1] != 'P' || msg[2] != checkpointVersion {
-		return 0, 0, nil, errFrame
+		return 0, place{}, nil, errFrame
 	}
 	r := reader{b: msg[3:]}
-	seq, entries = r.uvarint(), int64(r.uvarint())
+	seq, total = r.uvarint(), place{int64(r.uvarint()), int64(r.uvarint())}
 	if r.bad {
-		return 0, 0, nil, errFrame
+		return 0, place{}, nil, errFrame
 	}
 	body, err := d.DecodeAll(r.b, nil)
 	if err != nil {
-		return 0, 0, nil, err
+		return 0, place{}, nil, err
 	}
 	r = reader{b: body}
 	for len(r.b) > 0 {
 		m := mark{input: string(r.take()), id: string(r.take()), to: r.varint(), last: r.byte() == 1}
 		if r.bad {
-			return 0, 0, nil, errFrame
+			return 0, place{}, nil, errFrame
 		}
 		marks = append(marks, m)
 	}
-	return seq, entries, marks, nil
+	return seq, total, marks, nil
 }
 
 func sortedKeys(m map[string]string) []string {

@@ -26,6 +26,7 @@ type queue struct {
 
 	mu         sync.Mutex
 	size       int64 // bytes of all frames that are not stored yet
+	lines      int64 // in them
 	open       *frame
 	sealed     []*frame
 	progressed time.Time     // when something was stored last, or when the queue last began to fill
@@ -81,6 +82,7 @@ func (q *queue) put(b *pipeline.Batch, accept func() bool) (size int, err error)
 		q.progressed = q.now()
 	}
 	before := q.size
+	q.lines += int64(len(b.Entries))
 	q.add(b, size)
 	return int(q.size - before), nil
 }
@@ -159,6 +161,7 @@ func (q *queue) done(f *frame, stored bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.size -= int64(len(f.body))
+	q.lines -= f.entries
 	if len(q.free) < window && cap(f.body) <= maxReuse {
 		q.free = append(q.free, f.body)
 	}
@@ -184,6 +187,13 @@ func (q *queue) bytes() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.size
+}
+
+// waiting tells how many lines are not stored yet.
+func (q *queue) waiting() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.lines
 }
 
 // empty tells whether everything that was put is stored or given up.

@@ -28,14 +28,14 @@ const skew = 10 * time.Minute
 
 // Read hands the stored batches to fn, in the order in which they were stored, up to the last one that is
 // stored when Read is called. Batches hold as long as they are referred to. An error of fn ends Read and is
-// returned. Messages that cannot be read are counted and passed over.
+// returned. Messages that cannot be read are passed over.
 func (s *Spool) Read(ctx context.Context, from Range, fn func(*pipeline.Batch) error) error {
 	dec, err := newDecoder()
 	if err != nil {
 		return err
 	}
 	defer dec.close()
-	_, last, _ := s.current()
+	last := s.current().last
 	seq := max(from.Sequence, 1)
 	start := from.Stored
 	if from.Events > 0 {
@@ -60,10 +60,9 @@ func (s *Spool) Read(ctx context.Context, from Range, fn func(*pipeline.Batch) e
 			return nil
 		}
 		seq = msg.Sequence + 1
-		h, batches, err := s.decode(dec, msg.Data, from.Events)
+		_, batches, err := s.decode(dec, msg.Data, from.Events)
 		if err != nil {
-			s.m.dropped.WithLabelValues(dropCorrupt).Add(float64(h.entries))
-			continue
+			continue // whoever ships it counts it
 		}
 		for _, b := range batches {
 			if err := fn(b); err != nil {
@@ -112,16 +111,16 @@ func (s *Spool) storedAt(ctx context.Context, first, last uint64, t time.Time) (
 // message gives the first message whose sequence is seq or higher. It waits while the store is opened anew.
 func (s *Spool) message(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error) {
 	for {
-		st, _, changed := s.current()
-		if st != nil {
-			msg, err := st.at(ctx, seq)
-			if now, _, _ := s.current(); err == nil || errors.Is(err, jetstream.ErrMsgNotFound) || ctx.Err() != nil || now == st {
+		v := s.current()
+		if v.st != nil {
+			msg, err := v.st.at(ctx, seq)
+			if err == nil || errors.Is(err, jetstream.ErrMsgNotFound) || ctx.Err() != nil || s.current().st == v.st {
 				return msg, err
 			}
 			continue
 		}
 		select {
-		case <-changed:
+		case <-v.changed:
 		case <-s.done:
 			return nil, ErrClosed
 		case <-ctx.Done():
@@ -142,55 +141,93 @@ func (s *Spool) restore(ctx context.Context, st *store) error {
 		return err
 	}
 	s.last = state.LastSeq
-	seq, err := s.restoreCheckpoint(ctx, st)
+	seq, begun, err := s.restoreCheckpoint(ctx, st)
 	if err != nil {
 		return err
 	}
+	found := begun // what is really there
 	for seq++; seq <= state.LastSeq; seq++ {
 		msg, err := st.at(ctx, seq)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return nil
+			break
 		}
 		if err != nil {
 			return fmt.Errorf("read message %d: %w", seq, err)
 		}
 		seq = msg.Sequence
 		h, batches, err := s.decode(dec, msg.Data, 0)
+		if h.through().lines > found.lines {
+			found = h.through()
+		}
 		if err != nil {
-			s.m.dropped.WithLabelValues(dropCorrupt).Add(float64(h.entries))
 			continue
 		}
-		s.total = max(s.total, h.before+h.entries)
 		for _, b := range batches {
 			s.positions.store([]mark{{b.Stream.Input, b.Stream.ID, b.To, b.Last}})
 		}
 	}
+	return s.restoreTotal(ctx, found)
+}
+
+// restoreTotal learns how much was ever stored: what is found, or more where a checkpoint or a consumer knows of
+// more. The difference was torn off; a consumer counts it when it gets there.
+func (s *Spool) restoreTotal(ctx context.Context, found place) error {
+	raise := func(p place) {
+		if p.lines > s.total.lines {
+			s.total = p
+		}
+	}
+	raise(found)
+	kv := &KV{s, bucketConsumers}
+	names, err := kv.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		value, _, err := kv.Get(ctx, name)
+		if err != nil {
+			return err
+		}
+		acked, end := readPlaces(value)
+		raise(acked)
+		raise(end)
+	}
+	if n := s.total.lines - found.lines; n > 0 && len(names) == 0 {
+		s.m.lose(dropLost, n, max(s.total.bytes-found.bytes, 0))
+	}
 	return nil
 }
 
-func (s *Spool) restoreCheckpoint(ctx context.Context, st *store) (uint64, error) {
+// restoreCheckpoint takes the newest checkpoint that the stored lines cover, and gives the message and the place up
+// to which it holds.
+func (s *Spool) restoreCheckpoint(ctx context.Context, st *store) (uint64, place, error) {
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxCheckpoint))
 	if err != nil {
-		return 0, fmt.Errorf("make a zstd decoder: %w", err)
+		return 0, place{}, fmt.Errorf("make a zstd decoder: %w", err)
 	}
 	defer dec.Close()
 	info, err := st.marks.Info(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("ask for the state of %s: %w", streamPositions, err)
+		return 0, place{}, fmt.Errorf("ask for the state of %s: %w", streamPositions, err)
 	}
 	for n := info.State.LastSeq; n >= info.State.FirstSeq && n > 0; n-- {
 		msg, err := st.marks.GetMsg(ctx, n)
 		if err != nil {
 			continue
 		}
-		seq, entries, marks, err := readCheckpoint(dec, msg.Data)
-		// A checkpoint beyond the last line speaks of lines that are gone.
-		if err != nil || seq > s.last {
+		seq, total, marks, err := readCheckpoint(dec, msg.Data)
+		if err != nil {
 			continue
 		}
-		s.total = entries
+		if total.lines > s.total.lines {
+			s.total = total
+		}
+		// A checkpoint beyond the last line speaks of lines that are gone.
+		if seq > s.last {
+			continue
+		}
 		s.positions.store(marks)
-		return seq, nil
+		return seq, total, nil
 	}
-	return 0, nil
+	return 0, place{}, nil
 }

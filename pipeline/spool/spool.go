@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -74,7 +75,11 @@ type Spool struct {
 	st     *store        // nil while it is opened anew
 	stored chan struct{} // closed and replaced whenever something was stored or st changed
 	last   uint64        // sequence of the last stored message
-	total  int64         // entries stored since the spool began
+	epoch  int           // rises when messages were lost and their sequences are given again
+	total  place         // what was stored since the spool began
+	first  place         // what of it was removed
+
+	consumers map[string]*Consumer // by name
 
 	stop    context.CancelFunc // ends the writer although frames are left
 	done    chan struct{}      // closed when the writer has ended
@@ -97,10 +102,11 @@ func Open(ctx context.Context, cfg Config) (*Spool, error) {
 		return nil, err
 	}
 	s := &Spool{
-		cfg: cfg, m: newMetrics(cfg.Registerer), lock: lock, queue: newQueue(cfg.QueueBytes, cfg.Now),
+		cfg: cfg, lock: lock, queue: newQueue(cfg.QueueBytes, cfg.Now),
 		positions: newPositions(), stored: make(chan struct{}), done: make(chan struct{}),
-		disk: newDisk(cfg.Dir, cfg.MinFree),
+		disk: newDisk(cfg.Dir, cfg.MinFree), consumers: map[string]*Consumer{},
 	}
+	s.m = newMetrics(cfg.Registerer, s.waiting)
 	w, err := s.start(ctx)
 	if err != nil {
 		if s.st != nil {
@@ -257,16 +263,56 @@ func (s *Spool) signal() {
 	s.stored = make(chan struct{})
 }
 
-// current gives the store, and a channel that is closed when there is more to see.
-func (s *Spool) current() (*store, uint64, <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.st, s.last, s.stored
+// A view is what the spool holds at one moment.
+type view struct {
+	st      *store
+	last    uint64
+	epoch   int
+	total   place
+	changed <-chan struct{} // closed when there is more to see
 }
 
-// entries tells how many lines were stored since the spool began.
-func (s *Spool) entries() int64 {
+func (s *Spool) current() view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.total
+	return view{s.st, s.last, s.epoch, s.total, s.stored}
+}
+
+// waiting tells how many lines are queued, or stored and not dealt with by a consumer.
+func (s *Spool) waiting() float64 {
+	n := s.queue.waiting()
+	for _, c := range s.readers() {
+		n += c.Waiting()
+	}
+	return float64(n)
+}
+
+func (s *Spool) readers() []*Consumer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.consumers))
+}
+
+// removed notes that what was stored before to is gone. Lost is what consumers had not read; where there are none
+// the limits are the retention that was asked for.
+func (s *Spool) removed(to place, reason string) {
+	s.mu.Lock()
+	lines, bytes := to.lines-s.first.lines, to.bytes-s.first.bytes
+	if lines > 0 {
+		s.first = to
+	}
+	s.mu.Unlock()
+	consumers := s.readers()
+	if len(consumers) == 0 && reason != dropLimit && lines > 0 {
+		s.m.lose(reason, lines, bytes)
+	}
+	for _, c := range consumers {
+		c.pass(to, reason)
+		c.mu.Lock()
+		b := c.backlog
+		c.mu.Unlock()
+		if b != nil {
+			b.pass(to, reason)
+		}
+	}
 }

@@ -154,6 +154,13 @@ func isCorrupt(err error) bool {
 	return true
 }
 
+// exists tells that the files of LINES lie where they were opened. JetStream would go on to write into what was
+// deleted.
+func (s *store) exists() bool {
+	_, err := os.Stat(filepath.Join(s.dir, "jetstream", "$G", "streams", streamLines, "msgs"))
+	return !errors.Is(err, os.ErrNotExist)
+}
+
 func (s *store) close() {
 	if s.conn != nil {
 		s.conn.Close()

@@ -41,15 +41,16 @@ type writer struct {
 	enc      *zstd.Encoder
 	inflight []pending
 
-	failures    int // repairs since something was stored
-	uncovered   int64
+	failures    int   // repairs since something was stored
+	uncovered   int64 // bytes stored since the last checkpoint
 	checkpoints struct {
 		size int64
 		at   time.Time
 	}
-	gaugesAt    time.Time
-	firstBefore int64 // entries stored before the oldest message that is kept
-	repairedAt  time.Time
+	gaugesAt   time.Time
+	lookedAt   time.Time
+	first      uint64 // the oldest message that is kept
+	repairedAt time.Time
 }
 
 func (w *writer) run(ctx context.Context) {
@@ -99,7 +100,8 @@ func (w *writer) idle(ctx context.Context, next time.Duration) {
 func (w *writer) send(ctx context.Context, f *frame) {
 	before := w.s.total
 	for _, p := range w.inflight {
-		before += p.f.entries
+		before.lines += p.f.entries
+		before.bytes += p.f.bytes
 	}
 	msg := f.message(w.enc, before)
 	p := pending{f: f, msg: msg}
@@ -151,7 +153,8 @@ func (w *writer) commit(seq uint64) {
 	s.positions.store(p.f.marks)
 	s.mu.Lock()
 	s.last = seq
-	s.total += p.f.entries
+	s.total.lines += p.f.entries
+	s.total.bytes += p.f.bytes
 	s.signal()
 	s.mu.Unlock()
 	s.m.storedBytes.Add(float64(len(p.msg)))
@@ -198,7 +201,7 @@ func (w *writer) repair(ctx context.Context, cause error) {
 		}
 		return
 	}
-	w.resume(st, state.LastSeq)
+	w.resume(ctx, st, state)
 	s.disk.reserve()
 }
 
@@ -222,8 +225,7 @@ func (w *writer) reopen(ctx context.Context) (*store, jetstream.StreamState, err
 			return nil, jetstream.StreamState{}, errors.Join(err, moveErr)
 		}
 		s.m.corrupt.Inc()
-		s.m.dropped.WithLabelValues(dropCorrupt).Add(float64(s.total - w.firstBefore))
-		w.firstBefore = s.total
+		s.removed(s.total, dropCorrupt)
 		st, err = openStore(ctx, &s.cfg)
 	}
 	if err != nil {
@@ -238,13 +240,20 @@ func (w *writer) reopen(ctx context.Context) (*store, jetstream.StreamState, err
 }
 
 // resume takes st into use: what it has already of the messages on their way is stored, the rest is sent again.
-func (w *writer) resume(st *store, last uint64) {
-	s := w.s
+func (w *writer) resume(ctx context.Context, st *store, state jetstream.StreamState) {
+	s, last := w.s, state.LastSeq
 	s.mu.Lock()
 	s.st = st
 	known := s.last
+	if last < known {
+		s.epoch++
+	}
 	s.signal()
 	s.mu.Unlock()
+	if last < known && state.Msgs == 0 {
+		s.cfg.Log.Error("the spool's files are gone: what was not shipped is lost")
+		s.removed(s.total, dropLost)
+	}
 	for known < last && len(w.inflight) > 0 {
 		known++
 		w.commit(known)
@@ -252,6 +261,10 @@ func (w *writer) resume(st *store, last uint64) {
 	s.mu.Lock()
 	s.last = last
 	s.mu.Unlock()
+	w.first = 0
+	if last < known {
+		w.checkpoint(ctx) // the positions were among the files
+	}
 	for i := range w.inflight {
 		w.publish(&w.inflight[i], last+uint64(i))
 	}
@@ -269,10 +282,6 @@ func (w *writer) purge(ctx context.Context, st *store, need int64) error {
 	target := max(2*uint64(need), state.Bytes/8, 8<<20)
 	n := min(state.Msgs, target/max(state.Bytes/state.Msgs, 1)+1)
 	keep := state.FirstSeq + n
-	from, err := w.before(ctx, st, state.FirstSeq)
-	if err != nil {
-		return err
-	}
 	if err := st.lines.Purge(ctx, jetstream.WithPurgeSequence(keep)); err != nil {
 		return fmt.Errorf("remove the oldest lines: %w", err)
 	}
@@ -280,19 +289,18 @@ func (w *writer) purge(ctx context.Context, st *store, need int64) error {
 	if err != nil {
 		return err
 	}
-	w.firstBefore = to
-	w.s.m.dropped.WithLabelValues(dropDiskFull).Add(float64(max(to-from, 0)))
+	w.s.removed(to, dropDiskFull)
 	return nil
 }
 
-// before tells how many entries were stored before the message seq, or in all when there is none.
-func (w *writer) before(ctx context.Context, st *store, seq uint64) (int64, error) {
+// before tells what was stored before the message seq, or in all when there is none.
+func (w *writer) before(ctx context.Context, st *store, seq uint64) (place, error) {
 	msg, err := st.at(ctx, seq)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return w.s.total, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read message %d: %w", seq, err)
+		return place{}, fmt.Errorf("read message %d: %w", seq, err)
 	}
 	h, err := readHead(msg.Data)
 	return h.before, err
@@ -301,6 +309,12 @@ func (w *writer) before(ctx context.Context, st *store, seq uint64) (int64, erro
 // keep does what is due: gauges, a checkpoint, and a repair when a small write failed while no lines come.
 func (w *writer) keep(ctx context.Context) {
 	s, now := w.s, w.s.cfg.Now()
+	if now.Sub(w.lookedAt) >= gaugesAfter {
+		w.lookedAt = now
+		if s.st != nil && !s.st.exists() {
+			w.repair(ctx, errors.New("the store's files are gone"))
+		}
+	}
 	if s.sick.Load() && now.Sub(w.repairedAt) >= maxRepairWait {
 		s.sick.Store(false)
 		w.repair(ctx, errors.New("a position or a value could not be written"))
@@ -349,26 +363,36 @@ func (w *writer) gauges(ctx context.Context) {
 		age = max(s.cfg.Now().Sub(state.FirstTime).Seconds(), 0)
 	}
 	s.m.oldestSeconds.Set(age)
+	if state.FirstSeq == w.first {
+		return
+	}
+	if to, err := w.before(ctx, s.st, state.FirstSeq); err == nil {
+		w.first = state.FirstSeq
+		s.removed(to, dropLimit)
+	}
 }
 
 // finish counts what could not be stored and writes the last checkpoint.
 func (w *writer) finish() {
 	s := w.s
-	lost := int64(0)
+	lost := place{}
 	for _, p := range w.inflight {
-		lost += p.f.entries
+		lost.lines += p.f.entries
+		lost.bytes += p.f.bytes
+		s.queue.done(p.f, false)
 	}
 	for {
 		f, _, _ := s.queue.take()
 		if f == nil {
 			break
 		}
-		lost += f.entries
+		lost.lines += f.entries
+		lost.bytes += f.bytes
 		s.queue.done(f, false)
 	}
-	if lost > 0 {
-		s.m.dropped.WithLabelValues(dropClosed).Add(float64(lost))
-		s.cfg.Log.Error("lines were still waiting when the spool was closed", zap.Int64("lines", lost))
+	if lost.lines > 0 {
+		s.m.lose(dropClosed, lost.lines, lost.bytes)
+		s.cfg.Log.Error("lines were still waiting when the spool was closed", zap.Int64("lines", lost.lines))
 	}
 	if s.st != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)

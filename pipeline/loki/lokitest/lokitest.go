@@ -66,6 +66,11 @@ type Server struct {
 	Now    func() time.Time
 	// Intercept may answer in the server's place: n counts the requests from 1.
 	Intercept func(n int, r *http.Request, body []byte) Reply
+	// Limited tells of which streams the rate is over its limit now.
+	Limited func(stream string) bool
+
+	// Version is what /loki/api/v1/status/buildinfo tells; empty: nothing, as a proxy may. Change sets it later.
+	Version string
 
 	mu         sync.Mutex
 	requests   int
@@ -85,6 +90,9 @@ func NewServer(t testing.TB) *Server {
 	s.URL = h.URL
 	return s
 }
+
+// Change changes limits and version while the server runs.
+func (s *Server) Change(change func(*Server)) { s.mu.Lock(); defer s.mu.Unlock(); change(s) }
 
 // Entries gives what is stored, in the order of storing.
 func (s *Server) Entries() []Entry { s.mu.Lock(); defer s.mu.Unlock(); return slices.Clone(s.entries) }
@@ -107,6 +115,17 @@ func (s *Server) Violations() []string {
 
 // ServeHTTP answers as Loki does.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/loki/api/v1/status/buildinfo" {
+		s.mu.Lock()
+		version := s.Version
+		s.mu.Unlock()
+		if version == "" {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = fmt.Fprintf(w, `{"version":%q,"revision":"","branch":""}`, version)
+		return
+	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -140,6 +159,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) take(r *http.Request, body []byte) (status int, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case r.URL.Path != "/loki/api/v1/push":
 		return http.StatusNotFound, "404 page not found"
@@ -165,8 +186,6 @@ func (s *Server) take(r *http.Request, body []byte) (status int, text string) {
 			return http.StatusBadRequest, "couldn't parse labels: " + err.Error()
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	return s.store(p.Streams, labels)
 }
 
@@ -186,39 +205,46 @@ func (s *Server) store(streams []push.Stream, labels [][]label) (status int, tex
 	if size > s.Limits.Burst {
 		return http.StatusTooManyRequests, fmt.Sprintf("ingestion rate limit exceeded for user fake (limit: 4194304 bytes/sec) while attempting to ingest '%d' lines totaling '%d' bytes, reduce log volume or contact your Loki administrator to see if the limit can be increased", lines, size)
 	}
+	// The distributor checks all streams; what passes goes to the ingester, which stores one stream after the other
+	// and answers what became of the last. Only when it has no complaint are those of the distributor told.
 	refused := &errorList{}
+	status, text = http.StatusNoContent, ""
 	for i, st := range streams {
-		s.storeStream(st, labels[i], refused)
-	}
-	switch {
-	case refused.limited != "":
-		return http.StatusTooManyRequests, refused.limited
-	case refused.total > 0:
-		return http.StatusBadRequest, refused.String()
-	}
-	return http.StatusNoContent, ""
-}
-
-func (s *Server) storeStream(st push.Stream, labels []label, refused *errorList) {
-	name := render(labels)
-	if problem := s.checkLabels(name, labels); problem != "" {
-		for range st.Entries {
-			refused.add(problem)
-		}
-		return
-	}
-	s.inspect(name, st)
-	newest, known := s.streams[name]
-	if !known && len(s.streams) >= s.Limits.MaxStreams {
-		refused.limited = fmt.Sprintf("maximum active stream limit exceeded when trying to create stream %s, reduce the number of active streams (reduce labels or reduce label values), or contact your Loki administrator to see if the limit can be increased, user: 'fake'", name)
-		return
-	}
-	var behind []string
-	for _, e := range st.Entries {
-		if problem := s.checkEntry(name, e); problem != "" {
+		name := render(labels[i])
+		if problem := s.checkLabels(name, labels[i]); problem != "" {
 			refused.add(problem)
 			continue
 		}
+		s.inspect(name, st)
+		var good []push.Entry
+		for _, e := range st.Entries {
+			if problem := s.checkEntry(name, e); problem != "" {
+				refused.add(problem)
+				continue
+			}
+			good = append(good, e)
+		}
+		if len(good) > 0 {
+			status, text = s.ingest(name, good)
+		}
+	}
+	if status == http.StatusNoContent && refused.total > 0 {
+		return http.StatusBadRequest, refused.String()
+	}
+	return status, text
+}
+
+// ingest stores what is not too far behind its stream.
+func (s *Server) ingest(name string, entries []push.Entry) (status int, text string) {
+	newest, known := s.streams[name]
+	if !known && len(s.streams) >= s.Limits.MaxStreams {
+		return http.StatusTooManyRequests, fmt.Sprintf("maximum active stream limit exceeded when trying to create stream %s, reduce the number of active streams (reduce labels or reduce label values), or contact your Loki administrator to see if the limit can be increased, user: 'fake'", name)
+	}
+	if s.Limited != nil && s.Limited(name) {
+		return http.StatusTooManyRequests, fmt.Sprintf("entry with timestamp %s ignored, reason: 'Per stream rate limit exceeded (limit: 4KB/sec) while attempting to ingest for stream '%s' totaling 900B, consider splitting a stream via additional labels or contact your Loki administrator to see if the limit can be increased',\nuser 'fake', total ignored: %d out of %d for stream: %s", entries[0].Timestamp.UTC(), name, len(entries), len(entries), name)
+	}
+	var behind []string
+	for _, e := range entries {
 		if known && e.Timestamp.Before(newest.Add(-s.Limits.MaxBehind)) {
 			behind = append(behind, fmt.Sprintf("entry with timestamp %s ignored, reason: 'entry too far behind, entry timestamp is: %s, oldest acceptable timestamp is: %s',", e.Timestamp.UTC(), stamp(e.Timestamp), stamp(newest.Add(-s.Limits.MaxBehind))))
 			continue
@@ -229,8 +255,9 @@ func (s *Server) storeStream(st push.Stream, labels []label, refused *errorList)
 		}
 	}
 	if n := len(behind); n > 0 {
-		refused.behind(fmt.Sprintf("%s\nuser 'fake', total ignored: %d out of %d for stream: %s", strings.Join(behind[:min(n, 10)], "\n"), n, len(st.Entries), name), n)
+		return http.StatusBadRequest, fmt.Sprintf("%s\nuser 'fake', total ignored: %d out of %d for stream: %s", strings.Join(behind[:min(n, 10)], "\n"), n, len(entries), name)
 	}
+	return http.StatusNoContent, ""
 }
 
 func (s *Server) keep(name string, e push.Entry) {
@@ -306,48 +333,31 @@ func metadataBytes(e push.Entry) int {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// An errorList groups sentences of one kind as Loki does: N errors like: the first of them.
+// An errorList groups equal sentences as Loki does: N errors like: the sentence.
 type errorList struct {
-	total   int
-	groups  []string
-	first   map[string]string
-	counts  map[string]int
-	limited string
-	tail    string
+	total  int
+	texts  []string
+	counts map[string]int
 }
 
 func (l *errorList) add(text string) {
-	if l.first == nil {
-		l.first, l.counts = map[string]string{}, map[string]int{}
+	if l.counts == nil {
+		l.counts = map[string]int{}
 	}
-	kind := text
-	for _, sign := range []string{"too old", "too new", "max entry size", "label names", "label name too long", "label value too long", "duplicate label", "too many structured", "metadata too large", "disallowed"} {
-		if strings.Contains(text, sign) {
-			kind = sign
-			break
-		}
+	if l.counts[text] == 0 {
+		l.texts = append(l.texts, text)
 	}
-	if l.counts[kind] == 0 {
-		l.groups = append(l.groups, kind)
-		l.first[kind] = text
-	}
-	l.counts[kind]++
+	l.counts[text]++
 	l.total++
 }
 
-func (l *errorList) behind(text string, n int) { l.tail = text; l.total += n }
-
 func (l *errorList) String() string {
 	var parts []string
-	for _, kind := range l.groups {
-		if n := l.counts[kind]; n > 1 || len(l.groups) > 1 {
-			parts = append(parts, fmt.Sprintf("%d errors like: %s", n, l.first[kind]))
-		} else {
-			parts = append(parts, l.first[kind])
+	for _, text := range l.texts {
+		if n := l.counts[text]; n > 1 || len(l.texts) > 1 {
+			text = fmt.Sprintf("%d errors like: %s", n, text)
 		}
-	}
-	if len(parts) == 0 {
-		return l.tail
+		parts = append(parts, text)
 	}
 	return strings.Join(parts, "; ")
 }
