@@ -134,7 +134,7 @@ func (f *files) readArchive(ctx context.Context, g *generation, c *cutter) error
 	case errors.As(err, &broken):
 		return broken.error
 	case errors.Is(err, io.EOF):
-		err = c.finish()
+		err = c.finish(g.behind(c.next())...)
 	default:
 		f.meter.failed(errArchive)
 		f.log.Warn("cannot read the rest of an archive", zap.String("path", g.path), zap.Error(err))

@@ -190,23 +190,6 @@ func TestGlobMatchesRotatedFiles(t *testing.T) {
 	s.want(lines)
 }
 
-func TestInotifyUsedUp(t *testing.T) {
-	path, s := logPath(t), newSpool(t)
-	f := newFiles(testConfig(path), testRuntime(), nil)
-	f.noHint(fmt.Errorf("too many open files"))
-	f.noHint(fmt.Errorf("too many open files"))
-	if n := testutil.ToFloat64(f.meter.all.errors.WithLabelValues("test", errInotify)); n != 1 {
-		t.Errorf("counted %v times, want once", n)
-	}
-	f.prepare(s, s.keep)
-	lines := number(0, 20000)
-	write(t, path, text(lines))
-	f.look(&hint{})
-	drain(t, f, newCutter())
-	s.want(lines)
-	f.release()
-}
-
 // Two thousand files and one that has far more to say: the others do not wait for it.
 func TestManyFiles(t *testing.T) {
 	dir, s := t.TempDir(), newSpool(t)

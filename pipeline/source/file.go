@@ -68,6 +68,7 @@ func newFiles(cfg fileConfig, rt Runtime, place func(path string, s *pipeline.St
 		cfg: cfg, rt: rt, place: place, meter: rt.Metrics.of(cfg.Name), limits: defaultLimits,
 		log:   rt.Logger.With(zap.String("component", "source"), zap.String("input", cfg.Name)),
 		paths: map[string]*followed{}, gens: map[*generation]struct{}{}, stems: map[string]bool{},
+		fsType: fileSystem, local: map[string]bool{},
 	}
 }
 
@@ -81,6 +82,7 @@ type files struct {
 	meter  *meter
 	log    *zap.Logger
 	limits limits
+	fsType func(path string) int64
 
 	// Set by Run.
 	positions pipeline.Positions
@@ -98,6 +100,7 @@ type files struct {
 	stems   map[string]bool     // paths from which files were rotated that globs match
 	looks   int
 	hintErr bool
+	local   map[string]bool // directories: all changes there are made by this kernel
 
 	mu    sync.Mutex
 	paths map[string]*followed

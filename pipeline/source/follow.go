@@ -170,16 +170,20 @@ func (f *files) stays(g *generation, pending int64, now time.Time, w *watched) b
 }
 
 // statSafe lists the file systems whose stat of an open file asks nobody else: with NFS, CIFS and FUSE it can
-// fail, and the library would exit the process.
+// fail, and the library would exit the process. Where somebody else may write there are no events of it either.
 var statSafe = map[int64]bool{
 	unix.EXT4_SUPER_MAGIC: true, unix.XFS_SUPER_MAGIC: true, unix.BTRFS_SUPER_MAGIC: true,
 	unix.TMPFS_MAGIC: true, unix.OVERLAYFS_SUPER_MAGIC: true, unix.F2FS_SUPER_MAGIC: true,
 	0x2fc12fc1: true, // ZFS
 }
 
-func isLoner(file *os.File) bool {
+// fileSystem gives the type of the file system at a path, 0 when that cannot be asked.
+func fileSystem(path string) int64 {
 	var fs unix.Statfs_t
-	return unix.Fstatfs(int(file.Fd()), &fs) != nil || !statSafe[fs.Type]
+	if unix.Statfs(path, &fs) != nil {
+		return 0
+	}
+	return fs.Type
 }
 
 func hasHoles(info os.FileInfo) bool {

@@ -154,4 +154,5 @@ func asNobody(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Fatalf("as nobody: %v\n%s", err, out)
 	}
+	t.Logf("as nobody:\n%s", out)
 }

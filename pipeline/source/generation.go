@@ -51,7 +51,8 @@ type generation struct {
 	nth     int  // see streamID
 	reborn  bool // it was written over another, whose hash was past
 	past    uint64
-	lost    int64 // bytes that came behind off and are in no file any more
+	cut     *truncation
+	lives   []sibling // copies of what stood in this inode between the generation before and this one
 
 	// Shared, under files.mu.
 	busy     bool        // queued or being read
@@ -63,12 +64,31 @@ type generation struct {
 	peak     int64       // the largest size seen
 	mtime    time.Time   // as last seen
 	changed  time.Time   // when size or mtime was last seen to change, by our clock
+	grew     time.Time   // when size was last seen to grow
 	turned   int64       // the size at which it was last read to its end; -1: it was not
 	unlinked bool
 	failed   string // why it cannot be read, in words
 	retry    time.Time
 
 	done atomic.Int64 // off, for those who do not own it
+}
+
+// A truncation is what is known of the end of a generation that was written over.
+type truncation struct {
+	seen   int64 // how far it was seen to reach
+	active bool  // it was being written: lines may have come behind its copy and behind what was seen
+}
+
+// behind tells what is missing behind the last line that was found of a generation.
+func (g *generation) behind(end int64) []pipeline.Skip {
+	if g.cut == nil || g.cut.seen <= end && !g.cut.active {
+		return nil
+	}
+	s := pipeline.Skip{At: end, Bytes: g.cut.seen - end, Reason: pipeline.SkipTruncated, Lost: true}
+	if s.Bytes <= 0 {
+		s.Bytes = pipeline.Unknown
+	}
+	return []pipeline.Skip{s}
 }
 
 // headLimit bounds what identifies a generation: its first line that is no comment, if that is shorter.

@@ -14,13 +14,15 @@ import (
 type hint struct {
 	changed chan struct{}
 	file    *os.File // nil: no inotify
+	err     error    // why not
 }
 
 func newHint() (*hint, error) {
 	h := &hint{changed: make(chan struct{}, 1)}
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
-		return h, fmt.Errorf("start inotify: %w", err)
+		h.err = fmt.Errorf("start inotify: %w", err)
+		return h, h.err
 	}
 	h.file = os.NewFile(uintptr(fd), "inotify")
 	return h, nil
@@ -29,7 +31,7 @@ func newHint() (*hint, error) {
 // watch watches a directory; again does no harm, and finds one that was made anew.
 func (h *hint) watch(dir string) error {
 	if h.file == nil {
-		return nil
+		return h.err
 	}
 	var err error
 	raw, cerr := h.file.SyscallConn()

@@ -49,13 +49,38 @@ func (f *files) discover(ctx context.Context) error {
 	}
 }
 
-// noHint notes once that the kernel gives no (more) events: polling alone finds everything, later.
+// noHint notes once that there are no (more) events of the kernel: polling alone finds everything, later.
 func (f *files) noHint(err error) {
 	if !f.hintErr {
 		f.hintErr = true
 		f.meter.failed(errInotify)
 		f.log.Info("no inotify, polling alone", zap.Error(err))
 	}
+}
+
+// hintAt watches the directories of the paths, and counts those where polling has to do.
+func (f *files) hintAt(hint *hint, dirs map[string]bool) {
+	polled := 0
+	for dir := range dirs {
+		local, asked := f.local[dir]
+		if kind := int64(0); !asked {
+			if kind = f.fsType(dir); kind == 0 { // it is not there
+				continue
+			}
+			local = statSafe[kind]
+			f.local[dir] = local
+		}
+		err := hint.watch(dir)
+		if err == nil && !local {
+			err = fmt.Errorf("%s: its file system may change without an event", dir)
+		}
+		if err != nil {
+			polled++
+			f.noHint(err)
+		}
+	}
+	maps.DeleteFunc(f.local, func(dir string, _ bool) bool { return !dirs[dir] })
+	f.meter.polling.Set(float64(polled))
 }
 
 // look compares every path with what it led to, and every generation with its last size.
@@ -73,11 +98,7 @@ func (f *files) look(hint *hint) {
 		f.lookAt(p)
 		dirs[filepath.Dir(path)] = true
 	}
-	for dir := range dirs {
-		if err := hint.watch(dir); err != nil {
-			f.noHint(err)
-		}
-	}
+	f.hintAt(hint, dirs)
 	gens := f.settle(seen)
 	f.missVanished(gens)
 	for _, g := range gens {
@@ -98,6 +119,9 @@ func (f *files) settle(seen map[string]bool) []*generation {
 		p.gen, p.state, p.err = nil, "missing", ""
 		if _, held := f.gens[p.last]; !held { // else a new file of this name comes after it
 			delete(f.paths, path)
+			if _, err := os.Lstat(filepath.Dir(path)); isMissing(err) { // nor can rotated files come back
+				delete(f.stems, path)
+			}
 		}
 	}
 	gens := slices.Collect(maps.Keys(f.gens))
@@ -214,13 +238,21 @@ func (f *files) arrive(p *followed) {
 	p.lastSeen = g.mtime
 }
 
-// open takes up a file. One that is held already, under whatever name, is the same generation.
+func openLog(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0) // a pipe must not block, a terminal not become ours
+}
+
 func (f *files) open(path string) (g *generation, fresh bool, err error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	file, err := openLog(path)
 	if err != nil {
 		f.meter.failed(errOpen)
 		return nil, false, err
 	}
+	return f.take(path, file)
+}
+
+// take takes up a file. One that is held already, under whatever name, is the same generation.
+func (f *files) take(path string, file *os.File) (g *generation, fresh bool, err error) {
 	info, err := file.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", path)
@@ -242,9 +274,10 @@ func (f *files) open(path string) (g *generation, fresh bool, err error) {
 		f.meter.failed(errLimit)
 		return nil, false, fmt.Errorf("%d files are open: max_files", f.cfg.MaxFiles)
 	}
+	now := f.rt.Now()
 	g = &generation{
-		file: file, id: id, path: path, loner: isLoner(file),
-		size: info.Size(), mtime: info.ModTime(), changed: f.rt.Now(), turned: -1,
+		file: file, id: id, path: path, loner: !statSafe[f.fsType(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))],
+		size: info.Size(), mtime: info.ModTime(), changed: now, grew: now, turned: -1,
 	}
 	f.identify(g, false)
 	f.add(g)
@@ -345,12 +378,18 @@ func (f *files) examine(g *generation) {
 	if file == nil {
 		return
 	}
+	if len(g.lives) > 0 {
+		f.takeUpLives(g)
+	}
 	info, err := file.Stat()
 	now := f.rt.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err != nil || g.file != file {
 		return
+	}
+	if info.Size() > g.size {
+		g.grew = now
 	}
 	if info.Size() != g.size || !info.ModTime().Equal(g.mtime) {
 		g.size, g.mtime, g.changed = info.Size(), info.ModTime(), now

@@ -33,6 +33,7 @@ type Metrics struct {
 	lines, bytes, dropped         *prometheus.CounterVec
 	skips, lost, errors           *prometheus.CounterVec
 	lag, open, deleted, following *prometheus.GaugeVec
+	polling                       *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics of this package.
@@ -57,6 +58,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		lag:       gauge("lag_bytes", "Bytes known to be unread."),
 		open:      gauge("open_files", "Files held open."),
 		deleted:   gauge("deleted_open_files", "Files held open that have no name any more: their disk space is not free."),
+		polling:   gauge("polling_directories", "Directories without events of the kernel: inotify is used up, or their file system has none. Polling alone finds what changes there."),
 		following: gauge("following_files", "Files at their end that are followed line by line."),
 	}
 }
@@ -67,6 +69,7 @@ type meter struct {
 	input                         string
 	lines, bytes, dropped         prometheus.Counter
 	lag, open, deleted, following prometheus.Gauge
+	polling                       prometheus.Gauge
 }
 
 func (m *Metrics) of(input string) *meter {
@@ -82,6 +85,7 @@ func (m *Metrics) of(input string) *meter {
 		dropped: m.dropped.WithLabelValues(input),
 		lag:     m.lag.WithLabelValues(input), open: m.open.WithLabelValues(input),
 		deleted: m.deleted.WithLabelValues(input), following: m.following.WithLabelValues(input),
+		polling: m.polling.WithLabelValues(input),
 	}
 }
 
@@ -101,7 +105,7 @@ func (m *meter) count(b *pipeline.Block) {
 
 // zero is called when the input stops: what it held, it holds no longer.
 func (m *meter) zero() {
-	for _, g := range []prometheus.Gauge{m.lag, m.open, m.deleted, m.following} {
+	for _, g := range []prometheus.Gauge{m.lag, m.open, m.deleted, m.following, m.polling} {
 		g.Set(0)
 	}
 }

@@ -1,7 +1,9 @@
 package source
 
 import (
+	"bytes"
 	"cmp"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -72,7 +74,11 @@ func siblings(path string) []sibling {
 	for _, e := range entries {
 		plain[e.Name()] = true
 	}
+	begin := strings.TrimSuffix(stem, filepath.Ext(stem)) // access.log: access-20260101.log
 	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), begin) { // others are many where many files are
+			continue
+		}
 		r, ok := parseRotated(e.Name())
 		if !ok || r.partial || r.stem != stem || e.Name() == stem || r.packed && plain[unpackedName(e.Name())] {
 			continue
@@ -109,19 +115,89 @@ func (f *files) before(p *followed, g *generation) *generation {
 	return nil // the first start ever: what was rotated away is history
 }
 
-// missed takes up the files that came and went between two looks: rotated files that are not held, that are
-// no copy of what is held, and that were written after the last look at this path.
+// missed takes up the files that came and went between two looks: rotated files that were written since the
+// last look at this path (the clock of a file system ticks in milliseconds: or at that look) and are unread.
 func (f *files) missed(p *followed, prev *generation) *generation {
 	for _, s := range siblings(p.path) {
-		if !s.mtime.After(p.lastSeen) || f.holding(s.id) != nil {
+		if s.mtime.Before(p.lastSeen) {
 			continue
 		}
-		if hash, ok := siblingHash(s, f.limits); !ok || f.holds(hash) {
-			continue
+		if hash, ok := f.unread(s); ok {
+			prev = f.takeUp(p.path, s, hash, prev, "", 0)
 		}
-		prev = f.takeUp(s, prev, "", 0)
 	}
 	return prev
+}
+
+// unread tells whether a rotated file is neither held, nor a copy or an archive of what is held or was read to
+// its end. The first line decides most of that; files that begin alike are compared.
+func (f *files) unread(s sibling) (hash uint64, ok bool) {
+	if f.holding(s.id) != nil {
+		return 0, false
+	}
+	hash, ok = siblingHash(s, f.limits)
+	return hash, ok && !f.copyOfHeld(s, hash) && !f.copyOfRead(s, hash)
+}
+
+const compareLimit = 64 << 10
+
+func (f *files) copyOfHeld(s sibling, hash uint64) bool {
+	var held []*os.File
+	f.mu.Lock()
+	for g := range f.gens {
+		if g.stream != nil && g.hash == hash && g.file != nil {
+			held = append(held, g.file)
+		}
+	}
+	f.mu.Unlock()
+	if len(held) == 0 {
+		return false
+	}
+	mine := f.firstBytes(s)
+	theirs := make([]byte, len(mine))
+	return slices.ContainsFunc(held, func(file *os.File) bool {
+		n, _ := file.ReadAt(theirs, 0)
+		return n == len(mine) && bytes.Equal(mine, theirs)
+	})
+}
+
+func (f *files) firstBytes(s sibling) []byte {
+	r, err := openLimited(s.path, f.limits)
+	if err != nil {
+		return nil
+	}
+	defer r.Close()
+	data := make([]byte, compareLimit)
+	n, _ := io.ReadFull(r, data)
+	return data[:n]
+}
+
+// copyOfRead tells whether a stream that began alike, in another inode, was read exactly as far as s reaches.
+// The inode's own stream goes on from where it was read to.
+func (f *files) copyOfRead(s sibling, hash uint64) bool {
+	for _, id := range f.positions.Streams(f.cfg.Name) {
+		if h, ok := hashOf(id); !ok || h != hash || sameInode(id, s.id) && !s.packed {
+			continue
+		}
+		if off, ok := f.positions.Position(id); ok && f.reaches(s, off) {
+			return true
+		}
+	}
+	return false
+}
+
+// reaches tells whether s ends at off.
+func (f *files) reaches(s sibling, off int64) bool {
+	if !s.packed {
+		return s.size == off
+	}
+	r, err := openLimited(s.path, f.limits)
+	if err != nil {
+		return false
+	}
+	defer r.Close()
+	n, err := io.Copy(io.Discard, io.LimitReader(r, off+1))
+	return err == nil && n == off
 }
 
 // catchUp takes up what was rotated away while squall was not running. The newest rotated file that an
@@ -132,13 +208,14 @@ func (f *files) catchUp(path string, g *generation) (prev *generation) {
 		off int64
 	}
 	all := siblings(path)
-	matches := make([]match, len(all))
+	matches, hashes := make([]match, len(all)), make([]uint64, len(all))
 	newest := len(all)
 	for i, s := range all {
 		if f.holding(s.id) != nil {
 			continue
 		}
 		if hash, ok := siblingHash(s, f.limits); ok {
+			hashes[i] = hash
 			if id, off, ok := f.earlier(s, hash, g); ok {
 				matches[i], newest = match{id, off}, i
 			}
@@ -151,10 +228,10 @@ func (f *files) catchUp(path string, g *generation) (prev *generation) {
 		case known && (!s.packed || i == newest && !resumed):
 			f.matched = true
 			if s.packed || matches[i].off < s.size {
-				prev = f.takeUp(s, prev, matches[i].id, matches[i].off)
+				prev = f.takeUp(path, s, hashes[i], prev, matches[i].id, matches[i].off)
 			}
 		case !known && i > newest && !resumed && f.holding(s.id) == nil:
-			prev = f.takeUp(s, prev, "", 0)
+			prev = f.takeUp(path, s, hashes[i], prev, "", 0)
 		}
 	}
 	return prev
@@ -178,11 +255,15 @@ func (f *files) earlier(s sibling, hash uint64, current *generation) (id string,
 	return "", 0, false
 }
 
-// takeUp makes a rotated file a generation that is read after prev. With an id it goes on with that stream.
-func (f *files) takeUp(s sibling, prev *generation, id string, off int64) *generation {
+// takeUp makes a file that was rotated away from path a generation that is read after prev. With an id it goes
+// on with that stream.
+func (f *files) takeUp(path string, s sibling, hash uint64, prev *generation, id string, off int64) *generation {
+	s, file, found := f.locate(path, s, hash)
+	if !found {
+		return prev
+	}
 	var g *generation
 	if s.packed {
-		hash, _ := siblingHash(s, f.limits)
 		if id == "" {
 			id = streamID(s.id, hash, 0)
 		}
@@ -190,7 +271,7 @@ func (f *files) takeUp(s sibling, prev *generation, id string, off int64) *gener
 		g.stream = f.newStream(s.path, id)
 		f.add(g)
 	} else {
-		opened, fresh, err := f.open(s.path)
+		opened, fresh, err := f.take(s.path, file)
 		if err != nil || !fresh {
 			return prev
 		}
@@ -202,6 +283,42 @@ func (f *files) takeUp(s sibling, prev *generation, id string, off int64) *gener
 	}
 	g.after = prev
 	return g
+}
+
+const maxMoves = 5
+
+// locate opens a rotated file, unless it is packed. Its name may be another by now, and it may be packed by now:
+// rotation goes on while squall looks.
+func (f *files) locate(path string, s sibling, hash uint64) (at sibling, file *os.File, found bool) {
+	for range maxMoves {
+		if s.packed {
+			if h, ok := siblingHash(s, f.limits); ok && h == hash {
+				return s, nil, true
+			}
+		} else if file, err := openLog(s.path); err == nil {
+			if info, err := file.Stat(); err == nil && idOf(info) == s.id {
+				s.size = info.Size()
+				return s, file, true
+			}
+			file.Close()
+		} else if !isMissing(err) {
+			f.meter.failed(errOpen)
+			return s, nil, false
+		}
+		all := siblings(path)
+		i := slices.IndexFunc(all, func(o sibling) bool { return o.id == s.id })
+		if i < 0 {
+			i = slices.IndexFunc(all, func(o sibling) bool {
+				h, ok := siblingHash(o, f.limits)
+				return o.packed && ok && h == hash
+			})
+		}
+		if i < 0 {
+			return s, nil, false
+		}
+		s = all[i]
+	}
+	return s, nil, false
 }
 
 // siblingHash identifies a rotated file by its first bytes, unpacked.
@@ -219,19 +336,6 @@ func siblingHash(s sibling, l limits) (hash uint64, ok bool) {
 		return 0, false
 	}
 	return headHash(nuls, head), true
-}
-
-// holds tells whether a generation with these first bytes is held: a sibling of it that begins with the same
-// line, time and all, is its copy or its archive.
-func (f *files) holds(hash uint64) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for g := range f.gens {
-		if g.stream != nil && g.hash == hash {
-			return true
-		}
-	}
-	return false
 }
 
 // missVanished tells once that an input has saved positions and none of their files is there: they were

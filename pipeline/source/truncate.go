@@ -15,53 +15,43 @@ import (
 // copytruncate); if not, they are gone and told to be. What is written over it is a new generation of the
 // same inode, read after the rest.
 func (f *files) truncated(g *generation, c *cutter) error {
-	copied, found := f.findCopy(g)
+	s, file, newer, found := f.findCopy(g)
 	f.log.Info("file was truncated", zap.String("path", g.path), zap.Bool("copy_found", found))
-	f.replace(g)
+	f.replace(g, newer)
 	f.mu.Lock()
-	seen := max(g.peak, g.off)
+	quiet := f.rt.Now().Sub(g.grew) >= f.cfg.Quiet && (s.packed || s.size <= g.peak)
+	g.cut = &truncation{seen: max(g.peak, g.off), active: !found || !quiet}
 	g.file, g.over = nil, 0
-	f.mu.Unlock()
 	switch {
-	case found && copied.packed:
-		f.mu.Lock()
-		g.path = copied.path
+	case found && s.packed:
+		g.path = s.path
 		f.enqueue(f.archives, g)
-		f.mu.Unlock()
-		return nil
-	case found && copied.size > g.off:
-		file, err := os.Open(copied.path)
-		if err != nil {
-			f.meter.failed(errOpen)
-			break
-		}
-		f.mu.Lock()
-		g.file, g.id, g.path = file, copied.id, copied.path
-		g.lost = max(0, seen-copied.size) // lines that came after the copy was made
-		g.changed, g.size = f.rt.Now(), copied.size
+	case found && s.size > g.off:
+		g.file, g.id, g.path = file, s.id, s.path
+		g.changed, g.size = f.rt.Now(), s.size
 		f.enqueue(f.ready, g)
-		f.mu.Unlock()
+	default:
+		found = false
+	}
+	f.mu.Unlock()
+	if found {
 		return nil
 	}
-	var lost []pipeline.Skip
-	if n := seen - g.off; n > 0 {
-		lost = append(lost, pipeline.Skip{At: g.off, Bytes: n, Reason: pipeline.SkipTruncated, Lost: true})
-	} else if !found {
-		lost = append(lost, pipeline.Skip{
-			At: g.off, Bytes: pipeline.Unknown, Reason: pipeline.SkipTruncated, Lost: true,
-		})
+	if file != nil {
+		file.Close()
 	}
 	c.reset(g.stream, g.off, func(b *pipeline.Block) error { return f.put(g, b) })
-	err := c.finish(lost...)
+	err := c.finish(g.behind(g.off)...)
 	f.forget(g)
 	return err
 }
 
 // replace puts a new generation of the same inode in the place of g.
-func (f *files) replace(g *generation) {
+func (f *files) replace(g *generation, lives []sibling) {
+	now := f.rt.Now()
 	next := &generation{
 		file: g.file, id: g.id, path: g.path, loner: g.loner, nth: g.nth, reborn: true, past: g.hash,
-		changed: f.rt.Now(), turned: -1, after: g,
+		changed: now, grew: now, turned: -1, after: g, lives: lives,
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,19 +67,36 @@ func (f *files) replace(g *generation) {
 	g.current, g.ahead, g.turned = false, false, -1
 }
 
-// findCopy looks among the rotated files for one that begins as g did and holds what comes before g.off.
-func (f *files) findCopy(g *generation) (s sibling, found bool) {
+// findCopy looks among the rotated files for one that begins as g did and holds what comes before g.off. It is
+// opened, unless it is packed. What was rotated after it was truncated before the next look, too: newer.
+func (f *files) findCopy(g *generation) (s sibling, file *os.File, newer []sibling, found bool) {
 	all := siblings(g.path)
 	for i := len(all) - 1; i >= 0; i-- {
 		s := all[i]
 		if s.id == g.id || f.holding(s.id) != nil {
 			continue
 		}
-		if hash, ok := siblingHash(s, f.limits); ok && hash == g.hash && f.continues(s, g) {
-			return s, true
+		if hash, ok := siblingHash(s, f.limits); !ok || hash != g.hash || !f.continues(s, g) {
+			continue
+		}
+		if s, file, found = f.locate(g.path, s, g.hash); found {
+			return s, file, all[i+1:], true
 		}
 	}
-	return sibling{}, false
+	return sibling{}, nil, nil, false
+}
+
+// takeUpLives takes up the copies of what stood in g's inode before g and after what was read of it.
+func (f *files) takeUpLives(g *generation) {
+	prev := g.after
+	for _, s := range g.lives {
+		if hash, ok := f.unread(s); ok {
+			prev = f.takeUp(g.path, s, hash, prev, "", 0)
+		}
+	}
+	f.mu.Lock()
+	g.lives, g.after = nil, prev
+	f.mu.Unlock()
 }
 
 // continues tells whether a copy has the same bytes before g.off, or ends before that.

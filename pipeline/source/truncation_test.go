@@ -5,7 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -46,9 +50,78 @@ func TestTruncationWithCopy(t *testing.T) {
 			appendTo(t, path, text(lines[20000:]))
 			close(hold)
 			s.want(lines)
-			if n := len(s.skips()); n > 0 {
-				t.Errorf("skips %v, want none", s.skips())
+			until(t, func() bool { return s.ended() == 1 }, func() string { return "the copy was not let go" })
+			want := []pipeline.Skip{{At: int64(len(text(lines[:20000]))), Bytes: pipeline.Unknown, Reason: pipeline.SkipTruncated, Lost: true}}
+			if got := s.skips(); !slices.Equal(got, want) { // its writer may have written between the copy and the truncation
+				t.Errorf("skips %v, want %v", got, want)
 			}
+		})
+	}
+}
+
+// What is written between the copy and the truncation is in no file any more. It is counted: in bytes as far as
+// it was seen, else as a gap of unknown length, unless nobody had written for long.
+func TestTruncationLosesWhatComesAfterTheCopy(t *testing.T) {
+	lines := number(0, 30000)
+	lost := int64(len(text(lines[10000:10500])))
+	for kind, want := range map[string][]int64{"seen": {lost}, "unseen": {pipeline.Unknown}, "quiet": nil} {
+		t.Run(kind, func(t *testing.T) {
+			path, s := logPath(t), newSpool(t)
+			f, now, looks := stepwise(t, s, path)
+			appendTo(t, path, text(lines[:10000]))
+			looks()
+			copyFile(t, path, path+".1")
+			switch kind {
+			case "quiet":
+				*now = now.Add(time.Hour)
+			case "seen":
+				appendTo(t, path, text(lines[10000:10500]))
+				f.look(&hint{})
+			case "unseen":
+				appendTo(t, path, text(lines[10000:10500]))
+			}
+			truncate(t, path)
+			appendTo(t, path, text(lines[10500:10600]))
+			looks()
+			s.want(append(slices.Clone(lines[:10000]), lines[10500:10600]...))
+			var got []int64
+			for _, skip := range s.skips() {
+				if skip.Lost {
+					got = append(got, skip.Bytes)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("lost runs of %v bytes, want %v", got, want)
+			}
+			if n := testutil.ToFloat64(f.meter.all.lost.WithLabelValues("test", pipeline.SkipTruncated)); n != float64(len(want)) {
+				t.Errorf("counted %v", n)
+			}
+		})
+	}
+}
+
+// copytruncate twice between two looks: what stood in the file in between is in a copy alone.
+func TestTruncationTwiceBetweenLooks(t *testing.T) {
+	for _, packed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("packed=%v", packed), func(t *testing.T) {
+			path, s := logPath(t), newSpool(t)
+			lines := number(0, 40000)
+			_, _, looks := stepwise(t, s, path)
+			appendTo(t, path, text(lines[:10000]))
+			looks()
+			appendTo(t, path, text(lines[10000:20000]))
+			copyFile(t, path, path+".1")
+			truncate(t, path)
+			appendTo(t, path, text(lines[20000:30000]))
+			rename(t, path+".1", path+".2")
+			copyFile(t, path, path+".1")
+			truncate(t, path)
+			appendTo(t, path, text(lines[30000:]))
+			if packed {
+				pack(t, "gzip", path+".1")
+			}
+			looks()
+			s.want(lines)
 		})
 	}
 }

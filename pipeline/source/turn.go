@@ -148,10 +148,7 @@ func (f *files) retire(g *generation, c *cutter, size int64) error {
 	if hole := size - c.next(); hole > 0 {
 		skips = append(skips, pipeline.Skip{At: c.next(), Bytes: hole, Reason: pipeline.SkipNUL})
 	}
-	if g.lost > 0 {
-		skips = append(skips, pipeline.Skip{At: size, Bytes: g.lost, Reason: pipeline.SkipTruncated, Lost: true})
-	}
-	if err := c.finish(skips...); err != nil {
+	if err := c.finish(append(skips, g.behind(max(size, c.next()))...)...); err != nil {
 		return err
 	}
 	f.forget(g)
