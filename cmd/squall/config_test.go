@@ -141,7 +141,7 @@ func TestEffectiveConfigLoadsAgain(t *testing.T) {
 	env := configEnv(t)
 	for _, path := range append(glob(t, "testdata/config/good/*.yaml"), glob(t, "../../deploy/*.example.yaml")...) {
 		t.Run(filepath.Base(path), func(t *testing.T) {
-			first, err := loadAll(path, env)
+			first, err := LoadValid(path, env, families())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,7 +156,7 @@ func TestEffectiveConfigLoadsAgain(t *testing.T) {
 			if err := os.WriteFile(again, text, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			second, err := loadAll(again, env)
+			second, err := LoadValid(again, env, families())
 			if err != nil {
 				t.Fatalf("%v\n%s", err, text)
 			}
