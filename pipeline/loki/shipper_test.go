@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
@@ -41,11 +42,24 @@ type rig struct {
 	shipper *Shipper
 	stop    func()
 	lines   *spool.Consumer
+	reg     *prometheus.Registry
+	before  float64 // lines that waited when it began
 }
 
-func start(t *testing.T, dir string, cfg Config) *rig {
+// A setup is what a rig is made of beside the shipper's configuration.
+type setup struct {
+	spool spool.Config
+	deps  Deps
+}
+
+func start(t *testing.T, dir string, cfg Config, change ...func(*setup)) *rig {
 	t.Helper()
-	s, err := spool.Open(t.Context(), spool.Config{Dir: dir})
+	reg := prometheus.NewPedanticRegistry()
+	with := setup{spool.Config{Dir: dir, Registerer: reg}, Deps{Dir: dir, Registerer: reg}}
+	for _, c := range change {
+		c(&with)
+	}
+	s, err := spool.Open(t.Context(), with.spool)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,14 +67,16 @@ func start(t *testing.T, dir string, cfg Config) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sh, err := New(cfg, Deps{Lines: lines, Dir: dir})
+	with.deps.Lines = lines
+	sh, err := New(cfg, with.deps)
 	if err != nil {
 		t.Fatal(err)
 	}
+	r := &rig{t: t, dir: dir, spool: s, shipper: sh, lines: lines, reg: reg}
+	r.before = r.sum("squall_spool_waiting_lines")
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- sh.Run(ctx) }()
-	r := &rig{t: t, dir: dir, spool: s, shipper: sh, lines: lines}
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		select {
@@ -71,6 +87,7 @@ func start(t *testing.T, dir string, cfg Config) *rig {
 		case <-time.After(5 * time.Second):
 			t.Error("the shipper did not stop")
 		}
+		r.closes()
 		lines.Close()
 		limit, done := context.WithTimeout(context.Background(), 20*time.Second)
 		defer done()
@@ -91,6 +108,52 @@ func (r *rig) shipped() {
 		r.t.Fatal(err)
 	}
 	r.until("everything is dealt with", func() bool { return r.lines.Waiting() == 0 })
+	r.closes()
+}
+
+// sum adds up a metric as it is exported.
+func (r *rig) sum(name string) (sum float64) {
+	r.t.Helper()
+	families, err := r.reg.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+		return sum
+	}
+	r.t.Fatalf("%s is not exported", name)
+	return 0
+}
+
+// account reads what the metrics say: lines that came, and what became of them. Whatever comes from the spool is
+// read first, so that a line on its way is seen once or twice, never not at all.
+func (r *rig) account() (came, became float64) {
+	came = r.before + r.sum("squall_spool_appended_lines_total")
+	for _, name := range [...]string{
+		"squall_spool_waiting_lines", "squall_spool_dropped_lines_total", "squall_lines_shipped_total", "squall_lines_refused_total",
+	} {
+		became += r.sum(name)
+	}
+	return came, became
+}
+
+// closes checks that the account closes: lines read = shipped + spooled + lost + refused. At no time is less
+// accounted for than came; what is on its way may for a moment be counted twice.
+func (r *rig) closes() {
+	r.t.Helper()
+	r.until("the account closes", func() bool {
+		came, became := r.account()
+		if became < came {
+			r.t.Fatalf("%v lines came and only %v are accounted for", came, became)
+		}
+		return came == became
+	})
 }
 
 func (r *rig) until(what string, ok func() bool) {

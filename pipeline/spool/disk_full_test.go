@@ -43,9 +43,9 @@ func noise(random *rand.ChaCha8, from int64) *pipeline.Batch {
 
 // The oldest lines go, they are counted, and storing goes on.
 func TestFullDiskDropsTheOldest(t *testing.T) {
-	s := open(t, Config{Dir: smallDisk(t, 40<<20), MaxBytes: 1 << 30})
+	s := open(t, Config{Dir: smallDisk(t, 24<<20), MaxBytes: 1 << 30})
 	random := rand.NewChaCha8([32]byte{3})
-	const n = 400 // 100 MiB
+	const n = 140 // 35 MiB
 	for i := range int64(n) {
 		mustAppend(t, s, noise(random, i))
 	}
@@ -77,16 +77,16 @@ func checkKept(t *testing.T, s *Spool, n int64) {
 
 // Somebody else fills the disk to the last byte: the store fails in the middle of a write.
 func TestDiskFilledByOthers(t *testing.T) {
-	dir := smallDisk(t, 64<<20)
+	dir := smallDisk(t, 32<<20)
 	s := open(t, Config{Dir: dir, MaxBytes: 1 << 30, MinFree: 1})
 	random := rand.NewChaCha8([32]byte{4})
 	at := int64(0)
-	for ; at < 100; at++ {
+	for ; at < 60; at++ {
 		mustAppend(t, s, noise(random, at))
 	}
 	flush(t, s)
 	fillUp(t, filepath.Join(dir, "hog"))
-	for ; at < 160; at++ {
+	for ; at < 90; at++ {
 		mustAppend(t, s, noise(random, at))
 	}
 	flush(t, s)
