@@ -68,7 +68,8 @@ type Finding struct {
 type Detector interface {
 	// Span is how much event time Detect wants to see; a multiple of the pane.
 	Span() time.Duration
-	// Scope is what it judges: each site by its requests, or the cluster by its events. A window holds only that.
+	// Scope is what it judges: each site by its requests, or the cluster by its events. A window holds only that; one
+	// of sites has beside them the events of limiters, probes and killed requests, at most 1,000 a pane.
 	Scope() Scope
 	// Detect looks at the merged panes of one window.
 	Detect(w *Window) []Finding
@@ -96,12 +97,13 @@ type Pool struct {
 
 // A Window is what a Detector sees.
 type Window struct {
-	View     *pane.Pane                               // merged; its Start and End bound the window
-	Sites    []string                                 // the sites to judge, sorted
-	Cluster  string                                   // for detections that are about no site
-	Pool     func(site string) Pool                   // capacity
-	Baseline func(site string, key pane.Key) Baseline // what is usual
-	Agents   func(site string) AgentBaseline          // what one agent usually makes
+	View      *pane.Pane                               // merged; its Start and End bound the window
+	Sites     []string                                 // the sites to judge, sorted
+	Cluster   string                                   // for detections that are about no site
+	SitesOnly bool                                     // another variant of the detector speaks of the cluster
+	Pool      func(site string) Pool                   // capacity
+	Baseline  func(site string, key pane.Key) Baseline // what is usual
+	Agents    func(site string) AgentBaseline          // what one agent usually makes
 }
 
 // Minutes is the window's length.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/squall-sre/squall/detectors/pane"
+	"github.com/squall-sre/squall/pipeline"
 )
 
 // Setting is a detector's configuration: for all sites, and for those that override it.
@@ -72,6 +73,9 @@ type lesson struct {
 const (
 	maxSites = 1
 	maxCells = 4096
+	// of one pane for detectors of sites, and of a site's incident
+	maxSiteEvents         = 1000
+	maxSiteIncidentEvents = 10 * maxSiteEvents
 )
 
 // learnAfter is how many panes pass before one is learned from: a storm must have been noticed by then.
@@ -177,6 +181,7 @@ func (e *Engine) Close(p *pane.Pane) *Result {
 	for _, r := range e.detectors {
 		r.variants(names, func(d Detector, sites []string) {
 			w := e.window(e.view(views, d), sites)
+			w.SitesOnly = d != r.all
 			for _, f := range d.Detect(w) {
 				key := episodeKey{r.name, f.Labels.String()}
 				seen[key] = true
@@ -238,16 +243,51 @@ func (e *Engine) view(views map[viewKey]*pane.Pane, d Detector) *pane.Pane {
 	return v
 }
 
-// part is the part of a pane that a scope needs: the events, or the sites, or one of them.
+// part is the part of a pane that a scope needs: the events, or the sites, or one of them, with the few events that
+// are about requests.
 func part(p *pane.Pane, scope Scope, site string) *pane.Pane {
 	out := &pane.Pane{Start: p.Start, End: p.End, Jump: p.Jump, Coverage: p.Coverage}
 	switch {
 	case scope == Cluster:
-		out.Events = p.Events
+		out.Events = ofCluster(p.Events)
+		return out
 	case site == "":
 		out.Sites = p.Sites
 	case p.Sites[site] != nil:
 		out.Sites = map[string]*pane.Site{site: p.Sites[site]}
+	}
+	out.Events = besideSites(p, site)
+	return out
+}
+
+// ofCluster leaves out the events that are about one request each: a limiter's come by the thousand.
+func ofCluster(events []pipeline.Event) []pipeline.Event {
+	aboutRequest := func(e pipeline.Event) bool {
+		return e.Kind == pipeline.LimitRequest || e.Kind == pipeline.UpstreamTimeout
+	}
+	if !slices.ContainsFunc(events, aboutRequest) {
+		return events
+	}
+	return slices.DeleteFunc(slices.Clone(events), aboutRequest)
+}
+
+// besideSites are the events that detectors of sites look at: the first of each pane, as many as they need to name
+// a zone and a probe. Of a limiter's, a single site gets its own.
+func besideSites(p *pane.Pane, site string) []pipeline.Event {
+	var out []pipeline.Event
+	for i := range p.Events {
+		if len(out) == maxSiteEvents {
+			break
+		}
+		e := &p.Events[i]
+		switch e.Kind {
+		case pipeline.LimitRequest:
+			if site == "" || hostOf(p, site, e.Host) {
+				out = append(out, *e)
+			}
+		case pipeline.ProbeFailed, pipeline.LivenessRestart, pipeline.PHPTimeout:
+			out = append(out, *e)
+		}
 	}
 	return out
 }
@@ -341,6 +381,9 @@ func (e *Engine) grow(site string, view *pane.Pane, p *pane.Pane) {
 	view.Widen(min(view.Start, p.Start), max(view.End, p.End))
 	pane.Merge(view, part(p, scope, site))
 	view.Fold(maxSites, maxCells)
+	if scope == PerSite && len(view.Events) > maxSiteIncidentEvents {
+		view.Events = slices.Clip(view.Events[:maxSiteIncidentEvents])
+	}
 }
 
 // finish ends the episodes that were not found any more and drops the views that nobody needs.

@@ -112,5 +112,25 @@ type Evidence struct {
 	Namespaces                 Num            `json:"namespaces,omitzero"`
 	OOMKilled                  Num            `json:"oom_killed,omitzero"`
 	PeriodSeconds              Num            `json:"period_seconds,omitzero"`
+	ErrorRatio                 Num            `json:"error_ratio,omitzero"`
+	LimitedOwn                 Num            `json:"limited_own,omitzero"`
+	LimitedAllowed             Num            `json:"limited_allowed,omitzero"`
+	LimitedStaticQuery         Num            `json:"limited_static_query,omitzero"` // static files with a query string
+	StaticQuery                Num            `json:"static_query,omitzero"`         // of them asked for
+	StaticPlain                Num            `json:"static_plain,omitzero"`         // static files asked for without a query string
+	LimitedStaticPlain         Num            `json:"limited_static_plain,omitzero"` // of them refused
+	LimitedByUpstream          Num            `json:"limited_by_upstream,omitzero"`  // refused although an upstream was contacted
+	LimitedClients             Num            `json:"limited_clients,omitzero"`      // addresses that were refused static files with a query
+	Zones                      []Count        `json:"zones,omitempty"`               // of limiters, by lines of nginx's error log
+	Excess                     Num            `json:"excess,omitzero"`               // the highest that nginx logged
+	PHPTimeouts                Num            `json:"php_timeouts,omitzero"`         // requests that php-fpm killed
+	MaxChildrenReached         Num            `json:"max_children_reached,omitzero"` // times
+	MaxChildren                Num            `json:"max_children,omitzero"`         // the highest setting logged
+	StallSeconds               Num            `json:"stall_seconds,omitzero"`        // the longest that a request held a worker, or a probe waited
+	ProbesFailed               Num            `json:"probes_failed,omitzero"`        // at least
+	Containers                 Num            `json:"containers,omitzero"`           // whose probes failed
+	Probe                      string         `json:"probe,omitempty"`               // Liveness, Readiness or Startup
+	ProbePeriodSeconds         Num            `json:"probe_period_seconds,omitzero"` // configured, or as failures followed each other
+	KillBudgetSeconds          Num            `json:"kill_budget_seconds,omitzero"`  // period × failureThreshold
 	Samples                    []string       `json:"samples,omitempty"`
 }

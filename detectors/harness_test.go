@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -277,6 +278,121 @@ var harness = []struct {
 	{"a crash loop of one pod is no burst", "restart_burst", stage{length: 1200, events: pods(4, func(i int) pipeline.Event {
 		return restarted(600+int64(i)*60, "a1", "node-1", "Error", 1)
 	})}, -1, 0, 0, nil},
+	{
+		"a limiter that refuses the site's own hosts", "ratelimit_backfire",
+		stage{length: 1200, flows: []flow{organic, {600, 800, 480, own("/assets/a.css", 2)}, {600, 800, 300, elsewhere}}, events: append(
+			pods(200, func(i int) pipeline.Event {
+				return limiting(600+int64(i), "site_dynamic", "shop.example", 5+float64(i)/10)
+			}),
+			pods(200, func(i int) pipeline.Event { return limiting(600+int64(i), "other", "other.example", 99) })...)},
+		620, 600, 900, func(e Evidence) bool {
+			return e.LimitedOwn.Get() == 800 && e.LimitedAllowed.Get() == 0 && e.LimitedStaticQuery.Get() == 800 && e.LimitedByUpstream.Get() == 0 &&
+				e.Route == "/assets/a.css" && len(e.Zones) == 1 && e.Zones[0].Key == "site_dynamic" && e.Excess.Get() > 24 && e.Excess.Get() < 25
+		},
+	},
+	{
+		"an office behind one address", "ratelimit_backfire",
+		stage{length: 1800, flows: []flow{organic, {600, 1500, 60, office(3)}}},
+		640, 600, 1600, func(e Evidence) bool {
+			return e.LimitedAllowed.Get() == 300 && e.LimitedOwn.Get() == 0 && e.DistinctAgents.Get() == 60 && e.Route == "/lists" &&
+				!e.Excess.Known() && len(e.Zones) == 0
+		},
+	},
+	{
+		"versioned files of visitors are refused and others are not", "ratelimit_backfire",
+		stage{length: 1200, flows: []flow{organic, {0, 1200, 120, styled("", false)}, {600, 700, 300, styled("v=1", true)}}},
+		620, 600, 800, func(e Evidence) bool {
+			return e.LimitedStaticQuery.Get() == 500 && e.LimitedStaticPlain.Get() == 0 && e.StaticPlain.Get() > 150 && e.LimitedClients.Get() > 50
+		},
+	},
+	{"a limiter that makes no exception for static files", "ratelimit_backfire", stage{length: 900, flows: []flow{
+		organic, {300, 900, 300, styled("", true)}, {300, 900, 300, styled("v=1", true)},
+	}}, -1, 0, 0, nil},
+	{"one address that fetches versioned files without end", "ratelimit_backfire", stage{length: 900, flows: []flow{
+		organic, {300, 900, 3000, func(i int, r *pipeline.Record) {
+			styled("v=1", true)(i, r)
+			r.Client = netip.MustParseAddr("198.18.9.9")
+		}},
+	}}, -1, 0, 0, nil},
+	{"strangers who are refused pages", "ratelimit_backfire", stage{length: 900, flows: []flow{organic, {300, 900, 3000, refusedPage}}}, -1, 0, 0, nil},
+	{"own hosts that are let through", "ratelimit_backfire", stage{length: 900, flows: []flow{organic, {300, 900, 600, own("/assets/a.css", 1<<30)}}}, -1, 0, 0, nil},
+	{
+		"php-fpm kills in the rhythm of a probe", "worker_timeout",
+		stage{length: 1200, events: append(pods(30, func(i int) pipeline.Event { return phpKilled(600+10*int64(i), 34.4+float64(i%2)*5) }),
+			pods(20, func(i int) pipeline.Event { return probeFailed(605+10*int64(i), "a1", "Readiness") })...)},
+		640, 600, 1000, func(e Evidence) bool {
+			return e.PHPTimeouts.Get() == 30 && e.MaxChildrenReached.Get() == 0 && e.PeriodSeconds.Get() == 10 && e.Probe == "Readiness" &&
+				e.ProbePeriodSeconds.Get() == 10 && e.StallSeconds.Get() == 39.4 && e.TopRoutes[0].Key == "GET /index.php"
+		},
+	},
+	{
+		"pools without an idle child", "worker_timeout",
+		stage{length: 1200, events: pods(12, func(i int) pipeline.Event {
+			return pipeline.Event{Time: base + (600+int64(i))*second, Kind: pipeline.PHPMaxChildren, Pool: "www", Limit: 25, Pod: fmt.Sprint(i), Namespace: "shop"}
+		})},
+		620, 600, 800, func(e Evidence) bool {
+			return e.MaxChildrenReached.Get() == 12 && e.MaxChildren.Get() == 25 && e.Containers.Get() == 12 && !e.StallSeconds.Known() && !e.PeriodSeconds.Known()
+		},
+	},
+	{"two kills an hour, and slow requests", "worker_timeout", stage{length: 1200, events: append(
+		pods(2, func(i int) pipeline.Event { return phpKilled(600+int64(i), 30) }),
+		pods(300, func(i int) pipeline.Event {
+			return pipeline.Event{Time: base + (600+int64(i))*second, Kind: pipeline.PHPSlow, Seconds: 5}
+		})...)}, -1, 0, 0, nil},
+	{
+		"health checks that wait with everybody else", "probe_failure",
+		stage{length: 1200, flows: []flow{organic, {0, 1200, 12, probe}, {600, 800, 12, probing(4, 200)}}},
+		630, 600, 900, func(e Evidence) bool {
+			return e.ProbesFailed.Get() == 40 && e.Route == "/health" && e.ReachedUpstreamRatio.Get() == 1 && e.StallSeconds.Get() > 3.9 &&
+				e.StallSeconds.Get() < 4.1 && !e.KillBudgetSeconds.Known()
+		},
+	},
+	{
+		"health checks that the application answers with 503", "probe_failure",
+		stage{length: 1200, flows: []flow{organic, {600, 800, 12, probing(0, 503)}}},
+		630, 600, 900, func(e Evidence) bool { return e.ProbesFailed.Get() == 40 && e.Status["503"] == 40 },
+	},
+	{
+		"probes fail in many containers until kubelet kills them", "probe_failure",
+		stage{length: 1200, events: slices.Concat(
+			pods(24, func(i int) pipeline.Event {
+				return probeFailed(600+10*int64(i%3), fmt.Sprintf("%c%d", 'a'+i%8, i/3), "Liveness")
+			}),
+			pods(24, func(i int) pipeline.Event { return probeFailed(600+10*int64(i/8), fmt.Sprintf("b%d", i%8), "Liveness") }),
+			pods(8, func(i int) pipeline.Event { return decided(620, fmt.Sprintf("b%d", i)) }),
+			pods(3, func(i int) pipeline.Event { return phpKilled(600+10*int64(i), 39.4) }))},
+		620, 600, 800, func(e Evidence) bool {
+			return e.ProbesFailed.Get() == 48 && e.Reasons["Liveness"] == 48 && e.ProbePeriodSeconds.Get() == 10 && e.KillBudgetSeconds.Get() == 30 &&
+				e.StallSeconds.Get() == 39.4
+		},
+	},
+	{"health checks that the application answers in time", "probe_failure", stage{length: 900, flows: []flow{organic, {0, 900, 60, probe}}}, -1, 0, 0, nil},
+	{"slow health checks that reach no upstream", "probe_failure", stage{length: 900, flows: []flow{organic, {0, 900, 60, func(i int, r *pipeline.Record) {
+		probing(4, 200)(i, r)
+		r.Reached, r.UpstreamTime = pipeline.No, pipeline.Unknown
+	}}}}, -1, 0, 0, nil},
+	{"visitors wait and health checks do not", "probe_failure", stage{length: 900, flows: []flow{{0, 900, 240, slow(9)}, {0, 900, 12, probe}}}, -1, 0, 0, nil},
+	{"containers that start", "probe_failure", stage{length: 900, events: pods(60, func(i int) pipeline.Event {
+		return probeFailed(600+int64(i), fmt.Sprintf("a%d", i%20), "Startup")
+	})}, -1, 0, 0, nil},
+	{"one container that is not ready", "probe_failure", stage{length: 1200, events: pods(60, func(i int) pipeline.Event {
+		return probeFailed(600+10*int64(i), "a1", "Readiness")
+	})}, -1, 0, 0, nil},
+	{
+		"pages fail while their own calls are refused", "error_burst",
+		stage{length: 1200, flows: []flow{organic, {600, 800, 60, answering(500)}, {600, 800, 120, own("/assets/a.css", 2)}}},
+		640, 600, 900, func(e Evidence) bool {
+			return e.Errors5xx.Get() == 200 && e.ErrorRatio.Get() > 0.12 && e.ErrorRatio.Get() < 0.16 && e.LimitedOwn.Get() == 200 &&
+				e.Route == "/lists" && e.TopRoutes[0].Count == 200
+		},
+	},
+	{"a limiter that answers 503", "error_burst", stage{length: 900, flows: []flow{organic, {300, 900, 600, func(i int, r *pipeline.Record) {
+		refusedPage(i, r)
+		r.Status = 503
+	}}}}, -1, 0, 0, nil},
+	{"health checks that fail", "error_burst", stage{length: 900, flows: []flow{organic, {300, 900, 120, probing(0, 503)}}}, -1, 0, 0, nil},
+	{"one in a hundred fails", "error_burst", stage{length: 900, flows: []flow{{0, 900, 6000, nil}, {300, 900, 60, answering(502)}}}, -1, 0, 0, nil},
+	{"a small site fails now and then", "error_burst", stage{length: 900, flows: []flow{{0, 900, 60, nil}, {300, 900, 15, answering(502)}}}, -1, 0, 0, nil},
 }
 
 func TestDetectors(t *testing.T) {
@@ -347,12 +463,19 @@ func TestGarbage(t *testing.T) {
 		r.Start, r.Bytes = rng.Int64()-1<<62, rng.Int64()-1<<62
 		r.Abandoned, r.Reached, r.Cache = pipeline.Tri(rng.IntN(3)), pipeline.Tri(rng.IntN(3)), pipeline.CacheStatus(rng.IntN(8))
 		r.UserAgent, r.Client = []byte(text()), netip.Addr{}
+		r.Limited, r.Static, r.Query = rng.IntN(2) == 0, rng.IntN(2) == 0, []byte(text())
 	}
 	var events []pipeline.Event
-	kinds := []pipeline.EventKind{pipeline.ContainerRestart, pipeline.LivenessRestart, pipeline.PHPTimeout, pipeline.OOM, "no such kind"}
+	kinds := []pipeline.EventKind{
+		pipeline.ContainerRestart, pipeline.LivenessRestart, pipeline.PHPTimeout, pipeline.OOM, "no such kind",
+		pipeline.PHPMaxChildren, pipeline.ProbeFailed, pipeline.LimitRequest,
+	}
+	numbers := []float64{0, -1, 1e300, math.NaN(), math.Inf(1), math.Inf(-1)}
 	for i := range 500 {
 		events = append(events, pipeline.Event{
 			Time: base + int64(i)*second, Kind: kinds[rng.IntN(len(kinds))], Namespace: text(), Pod: text(), Container: text(),
+			Zone: text(), Host: text(), Probe: text(), Request: text(), Script: text(), Message: text(), Limit: rng.IntN(1<<62) - 1<<61,
+			Seconds: numbers[rng.IntN(len(numbers))], Excess: numbers[rng.IntN(len(numbers))],
 			Reason: text(), ExitCode: rng.IntN(512) - 256, HasExit: rng.IntN(2) == 0, FinishedAt: rng.Int64() - 1<<62,
 		})
 	}

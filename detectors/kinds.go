@@ -9,13 +9,17 @@ import (
 
 // kinds is the family of detectors: the key is the name in configuration, rules and labels.
 var kinds = map[string]func(decode func(any) error) (Detector, error){
-	"agent_flood":    newAgentFlood,
-	"client_abandon": newClientAbandon,
-	"head_storm":     newHeadStorm,
-	"latency":        newLatency,
-	"restart_burst":  newRestartBurst,
-	"saturation":     newSaturation,
-	"self_loop":      newSelfLoop,
+	"agent_flood":        newAgentFlood,
+	"client_abandon":     newClientAbandon,
+	"error_burst":        newErrorBurst,
+	"head_storm":         newHeadStorm,
+	"latency":            newLatency,
+	"probe_failure":      newProbeFailure,
+	"ratelimit_backfire": newRatelimitBackfire,
+	"restart_burst":      newRestartBurst,
+	"saturation":         newSaturation,
+	"self_loop":          newSelfLoop,
+	"worker_timeout":     newWorkerTimeout,
 }
 
 // Names lists the detectors, sorted.

@@ -96,6 +96,13 @@ func (a *Assembler) newSlot(o *openPane, at place) (s slot, own bool) {
 		cell = site.Cells[at.key]
 	}
 	own = true
+	if cell == nil && o.cells >= a.cfg.MaxPaneCells { // the light ones go: a storm that begins late finds a place
+		p.foldAll(a.cfg.KeptCells)
+		o.recount()
+		if site != nil {
+			cell = site.Cells[at.key] // the fold makes cells of the route Other
+		}
+	}
 	if cell == nil && o.cells >= a.cfg.MaxPaneCells {
 		if p.Coverage.CellsFolded++; !known {
 			p.Coverage.SitesFolded++
@@ -186,6 +193,9 @@ func (a *Assembler) count(o *openPane, r *pipeline.Record) {
 		address := r.Client.As16()
 		client = xxhash.Sum64(address[:])
 		c.Clients.Add(client)
+		if r.Limited && r.Static && len(r.Query) > 0 {
+			c.Refused.Clients.Add(client)
+		}
 		if !probe {
 			s.site.Clients.Add(r.Client.Unmap().WithZone("").AppendTo(a.client[:0]), 1)
 		}
@@ -200,6 +210,7 @@ func (c *Cell) countFacts(r *pipeline.Record) {
 	}
 	if r.Limited {
 		c.Limited++
+		c.Refused.count(r)
 	}
 	switch r.Reached {
 	case pipeline.Yes:

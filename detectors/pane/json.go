@@ -147,6 +147,7 @@ func (w *writer) cell(k Key, c *Cell) {
 	w.uint("static", c.Static)
 	w.uint("static_query", c.StaticQuery)
 	w.uint("static_limited", c.StaticLimit)
+	w.refused(&c.Refused)
 	w.uint("bytes", c.Bytes)
 	w.latency(&c.Latency)
 	w.busy(&c.Busy)

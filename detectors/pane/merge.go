@@ -123,6 +123,7 @@ func (c *Cell) merge(o *Cell) {
 	c.Static += o.Static
 	c.StaticQuery += o.StaticQuery
 	c.StaticLimit += o.StaticLimit
+	c.Refused.merge(&o.Refused)
 	c.Bytes += o.Bytes
 	c.Latency.Merge(&o.Latency)
 	c.Clients.Merge(&o.Clients)

@@ -62,6 +62,7 @@ type Cell struct {
 	Static      uint64 // a static file by its path
 	StaticQuery uint64 // a static file asked for with a query string
 	StaticLimit uint64 // a static file that a limiter refused
+	Refused     Refused
 	Bytes       uint64 // sent, where logged
 	Latency     Quantiles
 	Busy        Busy

@@ -124,6 +124,21 @@ func (q *Quantiles) Merge(o *Quantiles) {
 // Count is how many durations were added.
 func (q *Quantiles) Count() uint64 { return q.count }
 
+// From is how many durations were at least ns, within 1 % of it.
+func (q *Quantiles) From(ns int64) (n uint64) {
+	if ns <= 0 {
+		return q.count
+	}
+	least := durationBins.Index(float64(min(ns, maxDuration)))
+	q.bins(func(index int, in uint64) bool {
+		if index >= least {
+			n += in
+		}
+		return true
+	})
+	return n
+}
+
 // Quantile gives the q-quantile (0–1) in seconds, within 1 % of the duration at rank ⌊q·(count−1)⌋. ok is
 // false when nothing was added or q is no ratio.
 func (q *Quantiles) Quantile(ratio float64) (seconds float64, ok bool) {
