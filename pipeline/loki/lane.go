@@ -21,7 +21,8 @@ import (
 // acknowledged. A line therefore keeps its labels whenever it is sent again.
 
 const (
-	backlogAfter = 10 * time.Minute       // how long what was shipped last had been stored, for the rest to be a backlog
+	backlogAfter = 10 * time.Minute // how long what was shipped last had been stored, for the rest to be a backlog
+	ackTimeout   = 2 * time.Second
 	freshTurn    = 100 * time.Millisecond // how long fresh lines are waited for while there is other work
 )
 
@@ -159,16 +160,19 @@ func (s *Shipper) settle(ctx context.Context, n *lane) error {
 }
 
 // acknowledge retries: the spool may be opening its files anew. If it never succeeds, the same lines are shipped
-// again after a restart.
+// again after a restart. The end of ctx does not keep it from trying: the lines are counted already.
 func (s *Shipper) acknowledge(ctx context.Context, n *lane, d *pipeline.Delivery) error {
 	pause := backoff.New(ctx, s.cfg.Backoff)
-	for pause.Ongoing() {
-		err := n.lines.Ack(ctx, d)
+	for {
+		try, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
+		err := n.lines.Ack(try, d)
+		cancel()
 		if err == nil {
 			return nil
 		}
 		s.shout("the spool does not take the shipper's position", zap.Error(err))
-		pause.Wait()
+		if pause.Wait(); !pause.Ongoing() {
+			return ctx.Err()
+		}
 	}
-	return ctx.Err()
 }

@@ -23,7 +23,12 @@ import (
 	"github.com/squall-sre/squall/pipeline/spool"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("LOKI_TEST_CHILD"); dir != "" {
+		shipForEver(dir, os.Getenv("LOKI_TEST_URL"))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // quick is the default configuration with pauses that a test can wait for.
 func quick(url string) Config {

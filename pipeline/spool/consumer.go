@@ -311,11 +311,14 @@ func (c *Consumer) Fork(ctx context.Context) error {
 	if c.backlog != nil || len(c.sent) > 0 || c.parent != nil {
 		return errors.New("fork a consumer: something is not acknowledged")
 	}
+	v := c.s.current()
+	if c.place().lines >= v.total.lines {
+		return nil // nothing lies behind
+	}
 	dec, err := newDecoder()
 	if err != nil {
 		return err
 	}
-	v := c.s.current()
 	c.mu.Lock()
 	b := &Consumer{
 		s: c.s, name: c.name + backlogSuffix, kv: c.kv, dec: dec, next: c.next, epoch: c.epoch,

@@ -425,3 +425,16 @@ func Contains(body []byte, text string) bool {
 	}
 	return false
 }
+
+// Only tells whether a push is one line, which contains text.
+func Only(body []byte, text string) bool {
+	data, err := snappy.Decode(nil, body)
+	if err != nil {
+		return false
+	}
+	var p push.PushRequest
+	if p.Unmarshal(data) != nil || len(p.Streams) != 1 || len(p.Streams[0].Entries) != 1 {
+		return false
+	}
+	return strings.Contains(p.Streams[0].Entries[0].Line, text)
+}
