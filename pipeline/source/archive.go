@@ -29,6 +29,12 @@ func openLimited(path string, l limits) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openFile(file, l)
+}
+
+// openFile is Open for what is open already. Closing the reader closes file; so does an error.
+func openFile(file *os.File, l limits) (io.ReadCloser, error) {
+	path := file.Name()
 	info, err := file.Stat()
 	if err == nil && info.IsDir() {
 		err = fmt.Errorf("open %s: is a directory", path)
@@ -120,7 +126,7 @@ func (f *files) unpack(ctx context.Context) error {
 func (f *files) readArchive(ctx context.Context, g *generation, c *cutter) error {
 	put := func(b *pipeline.Block) error { return f.put(g, b) }
 	c.reset(g.stream, g.off, put)
-	r, err := openLimited(g.path, f.limits)
+	r, err := openFile(g.pack, f.limits)
 	if err == nil {
 		defer r.Close()
 		if _, err = io.CopyN(io.Discard, r, g.off); err == nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -179,8 +180,10 @@ func (f *files) release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for g := range f.gens {
-		if g.file != nil {
-			g.file.Close()
+		for _, file := range []*os.File{g.file, g.pack} {
+			if file != nil {
+				file.Close()
+			}
 		}
 	}
 	clear(f.gens)

@@ -34,6 +34,7 @@ func idOf(info os.FileInfo) fileID {
 // Who has set busy (under files.mu) owns all fields but those that are marked as shared.
 type generation struct {
 	file *os.File // nil for a compressed archive
+	pack *os.File // the archive: its name goes to another when files are rotated on
 	id   fileID
 	path string // where it was found
 

@@ -161,7 +161,7 @@ func (f *files) expand() map[string]bool {
 			continue
 		}
 		stem := filepath.Join(filepath.Dir(path), r.stem)
-		if _, there := seen[stem]; there {
+		if _, there := seen[stem]; there || f.paths[stem] != nil { // between a rename and a create it is not there
 			f.stems[stem] = true
 		}
 		if f.stems[stem] || r.packed || r.partial {
@@ -294,7 +294,7 @@ func (f *files) holding(id fileID) *generation {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for g := range f.gens {
-		if g.id == id && g.file != nil {
+		if g.id == id && (g.file != nil || g.pack != nil) {
 			return g
 		}
 	}

@@ -145,7 +145,7 @@ func (f *files) copyOfHeld(s sibling, hash uint64) bool {
 	var held []*os.File
 	f.mu.Lock()
 	for g := range f.gens {
-		if g.stream != nil && g.hash == hash && g.file != nil {
+		if g.file != nil && (g.stream == nil || g.hash == hash) { // without a stream it was empty when last seen
 			held = append(held, g.file)
 		}
 	}
@@ -267,7 +267,7 @@ func (f *files) takeUp(path string, s sibling, hash uint64, prev *generation, id
 		if id == "" {
 			id = streamID(s.id, hash, 0)
 		}
-		g = &generation{id: s.id, path: s.path, size: s.size, turned: -1, hash: hash, off: off}
+		g = &generation{pack: file, id: s.id, path: s.path, size: s.size, turned: -1, hash: hash, off: off}
 		g.stream = f.newStream(s.path, id)
 		f.add(g)
 	} else {
@@ -287,15 +287,11 @@ func (f *files) takeUp(path string, s sibling, hash uint64, prev *generation, id
 
 const maxMoves = 5
 
-// locate opens a rotated file, unless it is packed. Its name may be another by now, and it may be packed by now:
-// rotation goes on while squall looks.
+// locate opens a rotated file. Its name may be another by now, and it may be packed by now: rotation goes on while
+// squall looks.
 func (f *files) locate(path string, s sibling, hash uint64) (at sibling, file *os.File, found bool) {
 	for range maxMoves {
-		if s.packed {
-			if h, ok := siblingHash(s, f.limits); ok && h == hash {
-				return s, nil, true
-			}
-		} else if file, err := openLog(s.path); err == nil {
+		if file, err := openLog(s.path); err == nil {
 			if info, err := file.Stat(); err == nil && idOf(info) == s.id {
 				s.size = info.Size()
 				return s, file, true

@@ -161,6 +161,43 @@ func TestRotatedFilePackedWhileRead(t *testing.T) {
 	s.want(lines)
 }
 
+// A file was seen while it was empty. Before the next look it is written, rotated and packed: what is held and the
+// archive are one.
+func TestFileSeenEmptyIsPackedBeforeNextLook(t *testing.T) {
+	path, s := logPath(t), newSpool(t)
+	lines := number(0, 20000)
+	_, _, looks := stepwise(t, s, path)
+	write(t, path, "")
+	looks()
+	appendTo(t, path, text(lines[:10000]))
+	shift(t, path, 8)
+	write(t, path, text(lines[10000:]))
+	pack(t, "gzip", path+".1")
+	looks()
+	s.want(lines)
+}
+
+// An archive waits for its turn while rotation goes on: its name is another archive's by then.
+func TestArchiveRotatedBeforeItIsRead(t *testing.T) {
+	path, s := logPath(t), newSpool(t)
+	lines := number(0, 40000)
+	f, _, looks := stepwise(t, s, path)
+	write(t, path, text(lines[:10000]))
+	looks()
+	for i := 1; i < 3; i++ {
+		shift(t, path, 8)
+		write(t, path, text(lines[i*10000:(i+1)*10000]))
+	}
+	pack(t, "gzip", path+".1")
+	f.look(&hint{})
+	rename(t, path+".1.gz", path+".2.gz")
+	shift(t, path, 0)
+	write(t, path, text(lines[30000:]))
+	pack(t, "gzip", path+".1")
+	looks()
+	s.want(lines)
+}
+
 // A file was read to its end and let go. Its last line is younger than all of the next file, which had little to
 // say: when that one is rotated, the archive of the first looks as if it had come meanwhile.
 func TestArchiveOfReadFileIsNotReadAgain(t *testing.T) {
@@ -256,9 +293,10 @@ func TestRotationGoesOnWhileLooking(t *testing.T) {
 	}
 	file.Close()
 	pack(t, "gzip", path+".2")
-	if at, _, found = f.locate(path, listed, hash); !found || at.path != path+".2.gz" {
+	if at, file, found = f.locate(path, listed, hash); !found || at.path != path+".2.gz" {
 		t.Fatalf("found %v at %s, want it at .2.gz", found, at.path)
 	}
+	file.Close()
 	remove(t, path+".2.gz")
 	if _, _, found = f.locate(path, listed, hash); found {
 		t.Fatal("another file was taken for it")

@@ -15,7 +15,7 @@ import (
 // copytruncate); if not, they are gone and told to be. What is written over it is a new generation of the
 // same inode, read after the rest.
 func (f *files) truncated(g *generation, c *cutter) error {
-	s, file, newer, found := f.findCopy(g)
+	s, file, newer, found := f.findCopy(g) // the file becomes g's, or is closed
 	f.log.Info("file was truncated", zap.String("path", g.path), zap.Bool("copy_found", found))
 	f.replace(g, newer)
 	f.mu.Lock()
@@ -24,7 +24,7 @@ func (f *files) truncated(g *generation, c *cutter) error {
 	g.file, g.over = nil, 0
 	switch {
 	case found && s.packed:
-		g.path = s.path
+		g.pack, g.id, g.path = file, s.id, s.path
 		f.enqueue(f.archives, g)
 	case found && s.size > g.off:
 		g.file, g.id, g.path = file, s.id, s.path
@@ -68,7 +68,7 @@ func (f *files) replace(g *generation, lives []sibling) {
 }
 
 // findCopy looks among the rotated files for one that begins as g did and holds what comes before g.off. It is
-// opened, unless it is packed. What was rotated after it was truncated before the next look, too: newer.
+// opened. What was rotated after it was truncated before the next look, too: newer.
 func (f *files) findCopy(g *generation) (s sibling, file *os.File, newer []sibling, found bool) {
 	all := siblings(g.path)
 	for i := len(all) - 1; i >= 0; i-- {

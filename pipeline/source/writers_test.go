@@ -28,13 +28,16 @@ type victim struct {
 	rng    *rand.Rand
 	linked bool          // path is a symbolic link
 	slow   time.Duration // how long a writer keeps the old descriptor at most
-	keep   int           // rotated files
+	held   func(path string) bool
+	keep   int // rotated files
 
 	w        *os.File
 	written  int
 	cut      int // times it was truncated
 	target   int
 	rotation string // the last
+	history  []string
+	kinds    []string // of what happens to it
 }
 
 func newVictim(t *testing.T, dir string, nth int, rng *rand.Rand) *victim {
@@ -208,7 +211,7 @@ var truncations = map[string]func(v *victim, late time.Duration) []step{
 }
 
 // live writes rate lines a second for a while and lets something happen every so often.
-func (v *victim) live(length time.Duration, rate int, pause func() time.Duration, kinds []string) {
+func (v *victim) live(length time.Duration, rate int, pause func() time.Duration) {
 	const beat = 10 * time.Millisecond
 	if v.linked {
 		v.swap(0)
@@ -235,9 +238,9 @@ func (v *victim) live(length time.Duration, rate int, pause func() time.Duration
 			}
 		case over:
 			return
-		case !now.Before(next):
+		case !now.Before(next) && v.held(v.path): // what leaves no trace must be seen once
 			late := time.Duration(v.rng.Int64N(int64(v.slow)))
-			steps = v.happen(kinds[v.rng.IntN(len(kinds))], late)
+			steps = v.happen(v.kinds[v.rng.IntN(len(v.kinds))], late)
 			next = now.Add(pause())
 			if len(steps) > 0 {
 				next = now.Add(steps[0].after)
@@ -248,6 +251,7 @@ func (v *victim) live(length time.Duration, rate int, pause func() time.Duration
 
 func (v *victim) happen(kind string, late time.Duration) []step {
 	v.rotation = kind
+	v.history = append(v.history, fmt.Sprintf("at line %d %s (%s)", v.written, kind, late))
 	switch {
 	case kind == symlinkSwap:
 		return v.swap(late)
@@ -342,6 +346,12 @@ func (l *lineTally) Streams(string) (ids []string) {
 	return ids
 }
 
+func (l *lineTally) firstLost(v *victim) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Index(l.seen[v.nth], 0)
+}
+
 // A verdict is what became of the lines of some victims.
 type verdict struct{ lines, lost, runs, duplicates, torn, counted, cut int }
 
@@ -388,7 +398,9 @@ func (c torture) run(t *testing.T, whole, truncated int) (renamed, cut verdict) 
 	lossless, cutting := names(rotations), names(truncations)
 	var victims []*victim
 	var paths []string
-	var writers sync.WaitGroup
+	cfg := testConfig()
+	cfg.Quiet = c.quiet
+	f := newFiles(cfg, testRuntime(), nil)
 	for i := range whole + truncated {
 		rng := rand.New(rand.NewPCG(c.seed, uint64(i)))
 		v := newVictim(t, dir, i, rng)
@@ -405,19 +417,23 @@ func (c torture) run(t *testing.T, whole, truncated int) (renamed, cut verdict) 
 			path += "*" // the rotated files, too
 		}
 		paths = append(paths, path)
-		writers.Go(func() {
-			v.live(c.length, c.rate, func() time.Duration { return c.pause(rng) }, kinds)
-		})
+		v.held, v.kinds = f.holdsPath, kinds
 	}
-	cfg := testConfig(paths...)
-	cfg.Quiet = c.quiet
-	rt := testRuntime()
-	f := newFiles(cfg, rt, nil)
+	f.cfg.Paths = paths
+	var writers sync.WaitGroup
+	for _, v := range victims {
+		writers.Go(func() { v.live(c.length, c.rate, func() time.Duration { return c.pause(v.rng) }) })
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx, l, l.keep) }()
 	writers.Wait()
 	until(t, func() bool { return l.judge(victims[:whole]).lost == 0 && f.rests() }, func() string {
+		for _, v := range victims[:whole] {
+			if sum := l.judge([]*victim{v}); sum.lost > 0 {
+				t.Logf("%s: %+v, first lost %d: %q", v.path, sum, l.firstLost(v), v.history)
+			}
+		}
 		return fmt.Sprintf("never truncated %+v, truncated %+v", l.judge(victims[:whole]), l.judge(victims[whole:]))
 	})
 	cancel()
@@ -437,6 +453,12 @@ func (f *files) rests() bool {
 		}
 	}
 	return true
+}
+
+// holdsPath tells whether the file at a path has been seen.
+func (f *files) holdsPath(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && f.holding(idOf(info)) != nil
 }
 
 func names[T any](m map[string]T) (names []string) {
