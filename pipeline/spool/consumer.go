@@ -249,6 +249,9 @@ func (c *Consumer) read(ctx context.Context, last uint64) (*pipeline.Delivery, e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	through := h.through()
+	if c.parent != nil && h.before.lines >= c.end.lines {
+		return nil, nil // the end of the backlog is gone; this is no part of it
+	}
 	if through.lines < c.seen.lines || through.lines == c.seen.lines && h.entries > 0 {
 		return nil, nil // it was removed, and counted, while it was being read
 	}

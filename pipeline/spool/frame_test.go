@@ -87,3 +87,29 @@ func TestTornMessageIsAnError(t *testing.T) {
 		t.Error("a message of another version was read")
 	}
 }
+
+// A checkpoint and a consumer's place are read from the same disk.
+func FuzzCheckpoint(f *testing.F) {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		f.Fatal(err)
+	}
+	p := newPositions()
+	p.store([]mark{{"balancer", "a", 5, false}, {"balancer", "b", 7, true}})
+	f.Add(p.checkpoint(enc, 9, place{70, 700}))
+	f.Add([]byte{70, 200, 5, 90, 250, 5})
+	_ = enc.Close()
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxCheckpoint))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(dec.Close)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if _, _, marks, err := readCheckpoint(dec, data); err == nil {
+			newPositions().store(marks)
+		}
+		if acked, end := readPlaces(data); acked.lines < 0 || end.lines < 0 {
+			t.Errorf("places %v and %v", acked, end)
+		}
+	})
+}
