@@ -26,6 +26,10 @@ var adviceRules = []struct {
 	advise func(*facts) []option
 }{
 	{"restarts", func(f *facts) bool { return f.restart != nil && f.alert.reads("restart_burst") }, adviseProbe},
+	{"limiter", func(f *facts) bool { return f.limiter != nil && f.alert.reads("ratelimit_backfire") }, adviseLimiter},
+	{"probes", func(f *facts) bool { return f.probe != nil && f.alert.reads("probe_failure") }, adviseProbes},
+	{"killed requests", func(f *facts) bool { return f.timeouts != nil && f.alert.reads("worker_timeout") }, adviseTimeouts},
+	{"errors", func(f *facts) bool { return f.failing != nil && f.alert.reads("error_burst") }, adviseErrors},
 	{"own host", func(f *facts) bool { return f.self != nil && (f.alert.reads("self_loop") || f.head == nil) }, adviseSelf},
 	{"HEAD that reaches the origin", func(f *facts) bool { return f.head != nil && !answered(f) && !contradicted(f) }, adviseHead},
 	{"HEAD that is answered", func(f *facts) bool { return f.head != nil && answered(f) && !f.hurting }, adviseNothing},

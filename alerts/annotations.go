@@ -112,7 +112,7 @@ func plainEvidence(e detectors.Evidence) detectors.Evidence {
 		}
 		return counts
 	}
-	e.TopAgents, e.TopRoutes = top(e.TopAgents), top(e.TopRoutes)
+	e.TopAgents, e.TopRoutes, e.Zones = top(e.TopAgents), top(e.TopRoutes), top(e.Zones)
 	e.Samples = slices.Clone(e.Samples)
 	for i := range e.Samples {
 		e.Samples[i] = plain(e.Samples[i])
@@ -195,6 +195,22 @@ func summary(a *Alert) string {
 	}
 	if a.reads("self_loop") {
 		add(e.RequestsPerMinute, "%s requests a minute from the site's own addresses", short)
+	}
+	if a.reads("ratelimit_backfire") {
+		add(e.LimitedOwn, "a limiter refused %s requests of the site's own hosts", short)
+		add(e.LimitedAllowed, "%s of allowed addresses", short)
+		add(e.LimitedStaticQuery, "%s for static files with a query string", short)
+	}
+	if a.reads("probe_failure") {
+		add(e.ProbesFailed, "%s health checks failed or waited", short)
+	}
+	if a.reads("worker_timeout") {
+		add(e.PHPTimeouts, "php-fpm killed %s requests", short)
+		add(e.MaxChildrenReached, "told %s times that all children are busy", short)
+	}
+	if a.reads("error_burst") {
+		add(e.Errors5xx, "%s answers were 5xx", short)
+		add(e.ErrorRatio, "%s of all", percent)
 	}
 	if a.reads("client_abandon") {
 		add(e.Abandoned, "%s clients gave up", short)
@@ -307,6 +323,16 @@ func evidenceLines(a *Alert) []string {
 		num(e.Limited, "%s refused by a limiter", short), num(e.StaticShare, "%s static", percent), num(e.FanOut, "%s for each page", short))
 	add(num(e.Restarts, "%s restarts", short), num(e.Nodes, "%s nodes", short), num(e.Namespaces, "%s namespaces", short),
 		num(e.OOMKilled, "%s OOM-killed", short), num(e.PeriodSeconds, "rhythm %s s", short))
+	add(num(e.LimitedOwn, "refused: %s of own hosts", short), num(e.LimitedAllowed, "%s of allowed addresses", short),
+		num(e.LimitedStaticQuery, "%s static with a query string", short), num(e.StaticQuery, "of %s", short),
+		num(e.LimitedStaticPlain, "%s static without", short), num(e.StaticPlain, "of %s", short))
+	if len(e.Zones) > 0 {
+		add("limiter zones by lines of the error log: "+ranking(e.Zones), num(e.Excess, "highest excess %s", short))
+	}
+	add(num(e.PHPTimeouts, "%s requests killed by php-fpm", short), num(e.MaxChildrenReached, "all children busy %s times", short),
+		num(e.MaxChildren, "max_children %s", short), num(e.ProbesFailed, "%s probes failed or waited", short),
+		num(e.Containers, "in %s containers", short), num(e.StallSeconds, "longest stall %s s", short),
+		num(e.ProbePeriodSeconds, "probe period %s s", short), num(e.KillBudgetSeconds, "kill budget %s s", short))
 	if len(e.TopRoutes) > 0 {
 		add("routes: " + ranking(e.TopRoutes))
 	}
@@ -354,10 +380,10 @@ func lokiQuery(a *Alert) string {
 // pattern names what kind of incident it is, where the facts show it.
 func pattern(f *facts) string {
 	switch {
-	case f.self != nil && f.self.Limited.Get() > 0:
-		return "self_protection_backfire"
+	case f.self != nil && f.self.Limited.Get() > 0, f.limiter != nil, f.probe != nil && f.alert.reads("probe_failure"):
+		return backfire
 	case f.restart != nil && f.alert.reads("restart_burst") && f.restart.Reasons["liveness"]+f.restart.Reasons["liveness_probable"] > 0:
-		return "self_protection_backfire"
+		return backfire
 	}
 	return ""
 }

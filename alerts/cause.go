@@ -15,6 +15,13 @@ var causeRules = []struct {
 	cause func(*facts) Cause
 }{
 	{"restarts", func(f *facts) bool { return f.restart != nil && f.alert.reads("restart_burst") }, restartCause},
+	{"limiter", func(f *facts) bool { return f.limiter != nil && f.alert.reads("ratelimit_backfire") }, limiterCause},
+	{"probes of a site", func(f *facts) bool {
+		return f.probe != nil && f.alert.reads("probe_failure") && f.probe.ReachedUpstreamRatio.Known()
+	}, probeCause},
+	{"failed probes", func(f *facts) bool { return f.probe != nil && f.alert.reads("probe_failure") }, failedProbesCause},
+	{"killed requests", func(f *facts) bool { return f.timeouts != nil && f.alert.reads("worker_timeout") }, timeoutCause},
+	{"errors", func(f *facts) bool { return f.failing != nil && f.alert.reads("error_burst") }, errorCause},
 	{"self loop", func(f *facts) bool { return f.self != nil && f.alert.reads("self_loop") }, selfCause},
 	{"head storm answered before the origin", func(f *facts) bool {
 		return f.head != nil && f.head.ReachedUpstreamRatio.Known() && f.head.ReachedUpstreamRatio.Get() == 0 && !f.hurting
@@ -180,6 +187,7 @@ func restartCause(f *facts) Cause {
 	if e.PeriodSeconds.Known() {
 		text += fmt.Sprintf("; php-fpm killed requests every %s s, the rhythm of a probe", short(e.PeriodSeconds.Get()))
 	}
+	text += budget(f.probe)
 	trigger := "what made the probes fail: the access log of the ingress for the window, and the load of nodes, databases and file servers"
 	liveness, probable := e.Reasons["liveness"], e.Reasons["liveness_probable"]
 	switch {

@@ -30,9 +30,10 @@ type facts struct {
 	gaps     []string // sources that lost lines, sorted
 	controls []string // what the site has in place
 
-	head, flood, self, restart, sat *detectors.Evidence
-	hurting                         bool // clients leave, wait or workers are used up
-	class                           class
+	head, flood, self, restart, sat   *detectors.Evidence
+	limiter, failing, timeouts, probe *detectors.Evidence // ratelimit_backfire, error_burst, worker_timeout, probe_failure
+	hurting                           bool                // clients leave, wait or workers are used up
+	class                             class
 }
 
 // class is the method and route that hold most of the origin's worker time.
@@ -53,6 +54,7 @@ func (f *facts) prepare() {
 	}
 	f.head, f.self, f.restart, f.sat = of("head_storm"), of("self_loop"), of("restart_burst"), of("saturation")
 	f.flood = of("agent_flood")
+	f.limiter, f.failing, f.timeouts, f.probe = of("ratelimit_backfire"), of("error_burst"), of("worker_timeout"), of("probe_failure")
 	f.hurting = of("client_abandon") != nil || of("latency") != nil || f.sat != nil
 	f.class = costliest(f.sat, of("latency"))
 }

@@ -44,6 +44,9 @@ type Rule struct {
 // keepFiring is the shipped rules' keep_firing_for: the time in which a storm that takes a breath is one storm.
 const keepFiring = 2 * time.Minute
 
+// backfire is the pattern of a protection that hits whom it was to protect.
+const backfire = "self_protection_backfire"
+
 // shipped are the rules without configuration. The halves of a composite are recorded by the detectors and not
 // paged: each alone is often nothing.
 var shipped = []Rule{
@@ -66,6 +69,15 @@ var shipped = []Rule{
 	},
 	{Name: "AgentFlood", When: "agent_flood", Severity: string(Warning), KeepFiringFor: keepFiring},
 	{Name: "SelfLoop", When: "self_loop", Severity: string(Warning), KeepFiringFor: keepFiring},
+	{
+		Name: "LimiterBackfires", When: "ratelimit_backfire", Severity: string(Warning), KeepFiringFor: keepFiring,
+		Labels: map[string]string{"pattern": backfire},
+	},
+	{
+		// The half of probe_failure that is about a site: of the cluster's probes no access log tells what they reached.
+		Name: "ProbeThroughApp", When: "probe_failure.reached_upstream_ratio > 0", Severity: string(Warning),
+		KeepFiringFor: keepFiring,
+	},
 	{
 		Name: "RestartBurst", When: "restart_burst", By: []string{"cluster"}, Severity: string(Page),
 		KeepFiringFor: keepFiring,
