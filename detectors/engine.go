@@ -35,6 +35,7 @@ type Engine struct {
 	pool      func(string) Pool
 	detectors []*runner
 	keep      int64 // ns: how far back the ring reaches
+	keepSites int64 // ns: how far back its panes have their sites, which are what is large
 
 	ring      []*pane.Pane  // the last panes, oldest first
 	sites     *pane.Windows // their sites
@@ -106,12 +107,15 @@ func NewEngine(cfg Config) (*Engine, error) {
 		}
 		e.detectors = append(e.detectors, r)
 		e.keep = max(e.keep, r.span())
+		if r.all.Scope() == PerSite {
+			e.keepSites = max(e.keepSites, r.span())
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		_, err := New(name, nil)
 		return nil, err
 	}
-	e.sites = pane.NewWindows(cfg.Pane, time.Duration(e.keep))
+	e.sites = pane.NewWindows(cfg.Pane, time.Duration(e.keepSites))
 	e.events = pane.NewWindows(cfg.Pane, time.Duration(e.keep))
 	return e, nil
 }
@@ -209,6 +213,12 @@ func (e *Engine) push(p *pane.Pane) {
 		first++
 	}
 	e.ring = slices.Delete(e.ring, 0, first)
+	for i, old := range e.ring {
+		if old.Sites == nil || old.End > p.End-e.keepSites {
+			continue
+		}
+		e.ring[i] = part(old, Cluster, "")
+	}
 }
 
 // siteNames lists the sites of the ring, sorted.

@@ -22,8 +22,8 @@ type Work struct {
 	home *Road
 }
 
-// keptWork is how many Works a road keeps for reuse: as many as are under way at once.
-const keptWork = 8
+// keptWork is how many Works a road keeps for reuse: as many as are under way at once, of up to 4 MiB each.
+const keptWork = 4
 
 // Release gives the memory back to the road.
 func (w *Work) Release() {

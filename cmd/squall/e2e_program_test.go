@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -32,6 +33,7 @@ func TestMain(m *testing.M) {
 		os.Exit(2)
 	}
 	code := m.Run()
+	tortureTable.print()
 	if dir := built.dir; dir != "" {
 		if err := os.RemoveAll(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -102,16 +104,22 @@ type surroundings struct {
 	stdin io.Reader
 	env   []string
 	user  *syscall.Credential // nil: the user of the tests
+
+	program string   // another squall than that of the tests
+	stdout  *os.File // nil: it is kept
 }
 
 // launch starts `squall args...` as it is; a test that ends kills what is left.
 func launch(t *testing.T, in surroundings, args ...string) *program {
 	t.Helper()
 	p := &program{
-		t: t, cmd: exec.Command(squallProgram(t), args...), stdout: &output{}, stderr: &output{}, ended: make(chan struct{}),
+		t: t, cmd: exec.Command(cmp.Or(in.program, squallProgram(t)), args...), stdout: &output{}, stderr: &output{}, ended: make(chan struct{}),
 	}
 	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "NOTIFY_SOCKET=") }), in.env...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = in.stdin, p.stdout, p.stderr
+	if in.stdout != nil {
+		p.cmd.Stdout = in.stdout
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: in.user}
 	p.cmd.WaitDelay = 5 * time.Second
 	if err := p.cmd.Start(); err != nil {

@@ -89,6 +89,10 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	if err != nil {
 		return err
 	}
+	boundMemory(log)
+	// A reader of standard output, or a terminal, that has gone must not end the daemon: its write fails, and that is
+	// all. (Notify, not Ignore: what is started from here would inherit an ignored signal.)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	process := prometheus.NewRegistry()
 	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		versioncollector.NewCollector("squall"))

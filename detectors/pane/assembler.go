@@ -13,7 +13,8 @@ type Config struct {
 	Pane           time.Duration // length of a pane; 10 s
 	MaxSites       int           // sites a pane beside Other; 1,024
 	MaxCells       int           // cells a site beside those of the route Other; 4,096
-	MaxPaneCells   int           // cells a pane over all its sites; 32,768
+	MaxPaneCells   int           // cells of a pane over all its sites while it is open; 4,096
+	KeptCells      int           // cells of a closed pane over all its sites, beside those of the route Other; 512
 	MaxEvents      int           // Events a pane; 10,000
 	AgentsPerSite  int           // 256: kept of Site.Agents when a pane closes; four times as many are exact
 	ClientsPerSite int           // 256: likewise of Site.Clients
@@ -30,12 +31,21 @@ type Config struct {
 // kept of it: up to there no order of the lines can change what is kept.
 const exactFactor = 4
 
+// A closed pane is kept for as long as the longest window, some thirty of them with the runs merged of them, so
+// that their number of cells is what bounds the memory. What a detector could speak of is
+// never among the lightest of so many.
+const (
+	keptCells = 512
+	keptTop   = 4096 // agents, and clients, of a pane over all its sites,
+	minTop    = 16   // but so many of each site
+)
+
 func (c *Config) fill() {
 	for _, d := range []struct {
 		v   *int
 		def int
 	}{
-		{&c.MaxSites, 1024}, {&c.MaxCells, 4096}, {&c.MaxPaneCells, 32768}, {&c.MaxEvents, 10000},
+		{&c.MaxSites, 1024}, {&c.MaxCells, 4096}, {&c.MaxPaneCells, 4096}, {&c.KeptCells, keptCells}, {&c.MaxEvents, 10000},
 		{&c.AgentsPerSite, 256}, {&c.ClientsPerSite, 256}, {&c.AgentsPerCell, 16}, {&c.MaxOpen, 512},
 	} {
 		if *d.v <= 0 {
@@ -235,9 +245,11 @@ func (a *Assembler) finish(p *Pane) *Pane {
 	a.pending = Coverage{}
 	p.cutEvents(a.cfg.MaxEvents)
 	p.Fold(a.cfg.MaxSites, a.cfg.MaxCells)
+	p.foldAll(a.cfg.KeptCells)
+	share := max(keptTop/max(len(p.Sites), 1), minTop)
 	for _, s := range p.Sites {
-		s.Agents.trim(a.cfg.AgentsPerSite)
-		s.Clients.trim(a.cfg.ClientsPerSite)
+		s.Agents.trim(min(a.cfg.AgentsPerSite, share))
+		s.Clients.trim(min(a.cfg.ClientsPerSite, share))
 		for _, c := range s.Cells {
 			c.TopAgents.trim(a.cfg.AgentsPerCell)
 		}

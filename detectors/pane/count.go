@@ -96,6 +96,13 @@ func (a *Assembler) newSlot(o *openPane, at place) (s slot, own bool) {
 		cell = site.Cells[at.key]
 	}
 	own = true
+	if cell == nil && o.cells >= a.cfg.MaxPaneCells { // the light ones go: a storm that begins late finds a place
+		p.foldAll(a.cfg.KeptCells)
+		o.recount()
+		if site != nil {
+			cell = site.Cells[at.key] // the fold makes cells of the route Other
+		}
+	}
 	if cell == nil && o.cells >= a.cfg.MaxPaneCells {
 		if p.Coverage.CellsFolded++; !known {
 			p.Coverage.SitesFolded++

@@ -265,6 +265,40 @@ func (s *Site) fold(maxCells int) (folded uint64) {
 	return folded
 }
 
+// foldAll merges the lightest cells of all sites, by requests, each into the route Other of its site, until at most
+// kept are left beside those. What stays depends on counts, sites and keys alone.
+func (p *Pane) foldAll(kept int) {
+	total := 0
+	for _, s := range p.Sites {
+		total += len(s.Cells)
+	}
+	if total <= kept {
+		return
+	}
+	type keyed struct {
+		name string
+		key  Key
+		cell *Cell
+	}
+	list := make([]keyed, 0, total)
+	for name, s := range p.Sites {
+		for k, c := range s.Cells {
+			if k.Route != Other {
+				list = append(list, keyed{name, k, c})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b keyed) int {
+		return cmp.Or(cmp.Compare(b.cell.Requests, a.cell.Requests), strings.Compare(a.name, b.name), compareKeys(a.key, b.key))
+	})
+	for _, x := range list[min(kept, len(list)):] {
+		s := p.Sites[x.name]
+		p.Coverage.CellsFolded += x.cell.Requests
+		s.take(Key{x.key.Method, Other, x.key.Origin, x.key.Probe}, x.cell)
+		delete(s.Cells, x.key)
+	}
+}
+
 // SortEvents puts events into canonical order: by time, kind, and then every other field.
 func SortEvents(events []pipeline.Event) { slices.SortFunc(events, compareEvents) }
 

@@ -5,7 +5,7 @@ import "time"
 // Windows keeps the newest panes and merges windows of them. Runs of 2, 4, 8, … panes that begin at a multiple
 // of their length are merged once and used again, so that a window of n panes costs about 2·log₂n merges
 // instead of n. The runs are fixed by time, so that a view is a function of its panes alone, and not of when
-// the first of them came. Not safe for concurrent use.
+// the first of them came. A run holds as many cells as a pane, the heaviest. Not safe for concurrent use.
 type Windows struct {
 	length, keep int64 // ns
 	runs         map[run]*Pane
@@ -72,6 +72,7 @@ func (w *Windows) run(r run) *Pane {
 	}
 	if len(halves) > 0 {
 		p = MergeAll(r.start, r.start+2*half, halves)
+		p.foldAll(keptCells)
 		w.merges += len(halves)
 	}
 	w.runs[r] = p

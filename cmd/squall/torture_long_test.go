@@ -1,0 +1,8 @@
+//go:build torture
+
+package main
+
+import "time"
+
+// torture is how hard the torture tests are on squall when they have the time (make torture).
+var torture = tortureScale{kills: 50, storm: 3 * time.Minute, corruptions: 24}
