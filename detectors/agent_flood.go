@@ -52,7 +52,7 @@ func (d *agentFlood) Detect(w *Window) []Finding {
 			continue
 		}
 		labels := siteLabels(name)
-		found = append(found, Finding{labels, lvl, perMinute, threshold, d.Evidence(w, labels)})
+		found = append(found, Finding{Labels: labels, Level: lvl, Value: perMinute, Threshold: threshold, Evidence: d.Evidence(w, labels)})
 	}
 	return found
 }
@@ -98,4 +98,22 @@ func (d *agentFlood) Touch(w *Window) string {
 		return ""
 	}
 	return fmt.Sprintf("one of its agent: fires at %g a minute and %g times what one agent is known to make", d.PerMinute, d.Margin)
+}
+
+// Help tells of the detector.
+func (*agentFlood) Help() Help {
+	return Help{
+		Watches:  "The busiest User-Agent of a site: a scanner sends more under one spoofed agent than all people who really use it.",
+		Formula:  "requests a minute of one agent >= max(`per_minute`, `margin` × the most that one agent made in a quiet minute) and its share >= min(`margin` × the largest usual share, 90 %), over the `window`; silent for the first five quiet minutes",
+		Evidence: []string{"requests_per_minute", "baseline_per_minute", "top_agents", "distinct_clients", "requests_per_client_per_minute", "worker_seconds_share"},
+		FalsePositives: []string{
+			"an app release or a campaign in one app, whose users share an agent",
+			"a crawl that you started: see top_agents",
+		},
+		Runbook: []string{
+			"look at the agent and at requests_per_client_per_minute: people ask for assets too",
+			"throttle by agent, with 429 and Retry-After, only as long as the agent does not rotate",
+			"squall replay --detections PATH...   # when it began and ended, and what else was on",
+		},
+	}
 }

@@ -54,6 +54,9 @@ type SiteBaseline struct {
 	Agents      map[string]uint64 // the busiest agents of that minute
 	AgentMinute float64           // the most requests that one agent made in a quiet minute; fades
 	AgentShare  float64           // the largest share of a minute's requests, 0–1; fades
+
+	MissesNow, ToldNow uint64  // of the cache, in the minute being added up
+	Misses, Told       float64 // exponentially weighted sums of minutes
 }
 
 // An AgentBaseline is how much of a site's traffic one User-Agent makes when nothing is wrong: browsers of many
@@ -63,6 +66,16 @@ type AgentBaseline struct {
 	Share     float64 // its largest share of a minute, 0–1
 	Minutes   float64 // how much quiet time it was learned from
 }
+
+// A CacheBaseline is what the cache in front of a site tells when nothing is wrong.
+type CacheBaseline struct {
+	Misses  float64 // a minute: MISS and EXPIRED
+	Told    float64 // requests a minute of which the log has the cache's answer, BYPASS left out
+	Minutes float64 // how much quiet time it was learned from
+}
+
+// Share is the usual share of misses, 0–1.
+func (b CacheBaseline) Share() float64 { return b.Misses / max(b.Told, 1e-9) }
 
 // Series is what is known of one route.
 type Series struct {
@@ -98,6 +111,8 @@ func (b *Baselines) learn(name string, start int64, s *pane.Site) {
 			continue
 		}
 		c, k := s.Cells[key], key
+		misses, told := cached(c)
+		site.MissesNow, site.ToldNow = site.MissesNow+misses, site.ToldNow+told
 		k.Origin = 0
 		x := site.Series[k]
 		if x == nil {
@@ -125,6 +140,9 @@ func (b *Baselines) endMinute(site *SiteBaseline, next int64) {
 	site.Minutes++
 	site.InHour++
 	site.endAgents()
+	site.Misses = site.Misses*decay + float64(site.MissesNow)*(1-decay)
+	site.Told = site.Told*decay + float64(site.ToldNow)*(1-decay)
+	site.MissesNow, site.ToldNow = 0, 0
 	for _, x := range site.Series {
 		if x.Now == 0 {
 			continue
@@ -222,6 +240,15 @@ func (b *Baselines) agents(name string) AgentBaseline {
 		return AgentBaseline{}
 	}
 	return AgentBaseline{PerMinute: site.AgentMinute, Share: site.AgentShare, Minutes: float64(site.Minutes)}
+}
+
+func (b *Baselines) cache(name string) CacheBaseline {
+	site := b.Sites[name]
+	if site == nil || site.Minutes == 0 {
+		return CacheBaseline{}
+	}
+	weight := 1 - math.Pow(decay, float64(site.Minutes)) // of a young average, as for a Series
+	return CacheBaseline{Misses: site.Misses / weight, Told: site.Told / weight, Minutes: float64(site.Minutes)}
 }
 
 // get tells what is usual for a route at a time.

@@ -49,7 +49,7 @@ func (d *clientAbandon) Detect(w *Window) []Finding {
 			continue
 		}
 		labels := siteLabels(name)
-		found = append(found, Finding{labels, lvl, perMinute, d.PerMinute, d.Evidence(w, labels)})
+		found = append(found, Finding{Labels: labels, Level: lvl, Value: perMinute, Threshold: d.PerMinute, Evidence: d.Evidence(w, labels)})
 	}
 	return found
 }
@@ -83,4 +83,22 @@ func (d *clientAbandon) Touch(w *Window) string {
 		did = "a client that gave up"
 	}
 	return fmt.Sprintf("%s: fires when %g a minute and %g %% of the requests are given up", did, d.PerMinute, d.Ratio*100)
+}
+
+// Help tells of the detector.
+func (*clientAbandon) Help() Help {
+	return Help{
+		Watches:  "Clients that gave up before the answer was complete: 460, 499 and their kin. With a pinned pool it is the only trace.",
+		Formula:  "requests given up a minute >= `per_minute` and their share of all >= `ratio` over the `window`; health checks left out",
+		Evidence: []string{"abandoned", "abandon_ratio", "collateral", "route", "status", "p99_seconds", "p99_censored", "worker_seconds_upper"},
+		FalsePositives: []string{
+			"mobile networks that drop for a moment: alone it is recorded and pages nobody",
+			"pages that visitors leave early on purpose (autocomplete that cancels its own requests)",
+		},
+		Runbook: []string{
+			"collateral: how many of them were not on the worst route; a pinned pool does not choose",
+			"saturation at the same time: the pool was full; latency alone: a dependency is slow",
+			"squall replay --detections PATH...   # when it began and ended, and what else was on",
+		},
+	}
 }

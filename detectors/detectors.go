@@ -61,6 +61,7 @@ type Finding struct {
 	Value     float64 // in the detector's unit: requests per minute, seconds, a ratio 0–1, a count
 	Threshold float64 // in the same unit
 	Evidence  Evidence
+	Began     int64 // ns: since when, where the detector knows better than pane by pane; 0: it does not
 }
 
 // A Detector looks at a window and finds. It is called from one goroutine, keeps no state between calls, and
@@ -78,6 +79,8 @@ type Detector interface {
 	Touch(w *Window) string
 	// Evidence explains one key over any window: the engine calls it with the merged panes of a whole episode.
 	Evidence(w *Window, key Labels) Evidence
+	// Help tells people what it watches, when it fires and what to do then.
+	Help() Help
 }
 
 // Scope is what a detector judges.
@@ -104,6 +107,8 @@ type Window struct {
 	Pool      func(site string) Pool                   // capacity
 	Baseline  func(site string, key pane.Key) Baseline // what is usual
 	Agents    func(site string) AgentBaseline          // what one agent usually makes
+	Cache     func(site string) CacheBaseline          // what the cache usually misses
+	Onsets    func(site string) []int64                // ns: when the detector's last episodes there began, oldest first
 }
 
 // Minutes is the window's length.

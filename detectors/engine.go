@@ -43,9 +43,10 @@ type Engine struct {
 	episodes  map[episodeKey]*episode
 	incidents map[string]*pane.Pane // by site ("" for the cluster): the merged panes since its first episode began
 	baselines *Baselines
-	learning  []lesson           // panes that will be learned when they have left the window without trouble
-	at        int64              // ns: the end of the last evaluated pane
-	wrong     map[int64][]string // of a snapshot, until its panes were read again
+	onsets    map[episodeKey][]int64 // of the last episodes, oldest first
+	learning  []lesson               // panes that will be learned when they have left the window without trouble
+	at        int64                  // ns: the end of the last evaluated pane
+	wrong     map[int64][]string     // of a snapshot, until its panes were read again
 }
 
 // A runner is one detector with its per-site variants.
@@ -87,6 +88,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 	e := &Engine{
 		pane: int64(cfg.Pane), cluster: cfg.Cluster, pool: cfg.Pool,
 		episodes: map[episodeKey]*episode{}, incidents: map[string]*pane.Pane{}, baselines: newBaselines(),
+		onsets: map[episodeKey][]int64{},
 	}
 	settings := map[string]Setting{}
 	for _, s := range cfg.Settings {
@@ -184,7 +186,7 @@ func (e *Engine) Close(p *pane.Pane) *Result {
 	names := e.siteNames()
 	for _, r := range e.detectors {
 		r.variants(names, func(d Detector, sites []string) {
-			w := e.window(e.view(views, d), sites)
+			w := e.window(r.name, e.view(views, d), sites)
 			w.SitesOnly = d != r.all
 			for _, f := range d.Detect(w) {
 				key := episodeKey{r.name, f.Labels.String()}
@@ -302,11 +304,13 @@ func besideSites(p *pane.Pane, site string) []pipeline.Event {
 	return out
 }
 
-func (e *Engine) window(view *pane.Pane, sites []string) *Window {
+func (e *Engine) window(detector string, view *pane.Pane, sites []string) *Window {
 	return &Window{
 		View: view, Sites: sites, Cluster: e.cluster, Pool: e.pool,
 		Baseline: func(site string, k pane.Key) Baseline { return e.baselines.get(site, k, view.Start) },
 		Agents:   e.baselines.agents,
+		Cache:    e.baselines.cache,
+		Onsets:   func(site string) []int64 { return e.onsets[episodeKey{detector, siteLabels(site).String()}] },
 	}
 }
 
@@ -319,10 +323,14 @@ func (e *Engine) judge(key episodeKey, d Detector, f Finding, p *pane.Pane, res 
 			return
 		}
 		onset := e.onset(d, f.Labels)
+		if f.Began != 0 {
+			onset = max(f.Began-f.Began%e.pane, e.at-int64(d.Span()))
+		}
 		ep = &episode{by: d, detection: Detection{
 			Detector: key.detector, Labels: f.Labels, Active: true, Onset: onset, Since: p.End,
 		}}
 		e.episodes[key] = ep
+		e.begun(key, onset)
 		site := f.Labels.Get("site")
 		if view := e.incidents[site]; view == nil {
 			e.incidents[site] = e.incident(site, min(onset, p.Start), p.End)
@@ -341,6 +349,26 @@ func (e *Engine) judge(key episodeKey, d Detector, f Finding, p *pane.Pane, res 
 	}
 }
 
+// What is remembered of past episodes.
+const (
+	maxOnsets  = 8    // of one key
+	maxRecalls = 1024 // keys
+)
+
+// begun remembers when an episode began. Over the limit, those that were over longest are forgotten.
+func (e *Engine) begun(key episodeKey, onset int64) {
+	list := append(e.onsets[key], onset)
+	e.onsets[key] = list[max(0, len(list)-maxOnsets):]
+	if len(e.onsets) <= maxRecalls {
+		return
+	}
+	oldest := slices.MinFunc(slices.Collect(maps.Keys(e.onsets)), func(a, b episodeKey) int {
+		last := func(k episodeKey) int64 { return e.onsets[k][len(e.onsets[k])-1] }
+		return cmp.Or(cmp.Compare(last(a), last(b)), compareEpisodes(a, b))
+	})
+	delete(e.onsets, oldest)
+}
+
 // onset goes back from the newest pane while the key is found in each pane alone.
 func (e *Engine) onset(d Detector, labels Labels) int64 {
 	onset := e.at - e.pane
@@ -351,7 +379,7 @@ func (e *Engine) onset(d Detector, labels Labels) int64 {
 		if p.End == e.at {
 			continue
 		}
-		w := e.window(part(p, d.Scope(), labels.Get("site")), []string{labels.Get("site")})
+		w := e.window("", part(p, d.Scope(), labels.Get("site")), []string{labels.Get("site")})
 		if !slices.ContainsFunc(d.Detect(w), func(f Finding) bool {
 			return f.Level != Below && f.Labels.String() == labels.String()
 		}) {
@@ -408,7 +436,7 @@ func (e *Engine) finish(seen map[episodeKey]bool, p *pane.Pane, res *Result) {
 		}
 		x.Active, x.Until, x.Value = false, p.End, x.Peak
 		if view := e.incidents[x.Labels.Get("site")]; view != nil {
-			x.Evidence = ep.whole(e.window(view, []string{x.Labels.Get("site")}))
+			x.Evidence = ep.whole(e.window(key.detector, view, []string{x.Labels.Get("site")}))
 		}
 		res.Changes = append(res.Changes, *x)
 		delete(e.episodes, key)
@@ -429,6 +457,8 @@ func (ep *episode) whole(w *Window) Evidence {
 	e.RequestsPerMinute, e.RequestsPerClientPerMinute = worst.RequestsPerMinute, worst.RequestsPerClientPerMinute
 	e.BaselinePerMinute, e.BaselineRatio = worst.BaselinePerMinute, worst.BaselineRatio
 	e.FanOut = worst.FanOut
+	e.MissesPerMinute, e.MissShare = worst.MissesPerMinute, worst.MissShare
+	e.UsualMissesPerMinute, e.UsualMissShare = worst.UsualMissesPerMinute, worst.UsualMissShare
 	e.P99Seconds, e.P99Censored = worst.P99Seconds, worst.P99Censored
 	e.BusyWorkersLower, e.BusyWorkersUpper = worst.BusyWorkersLower, worst.BusyWorkersUpper
 	e.CounterfactualBusyWorkers = worst.CounterfactualBusyWorkers

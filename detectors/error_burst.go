@@ -55,7 +55,7 @@ func (d *errorBurst) Detect(w *Window) []Finding {
 			continue
 		}
 		labels := siteLabels(name)
-		found = append(found, Finding{labels, lvl, perMinute, d.PerMinute, d.Evidence(w, labels)})
+		found = append(found, Finding{Labels: labels, Level: lvl, Value: perMinute, Threshold: d.PerMinute, Evidence: d.Evidence(w, labels)})
 	}
 	return found
 }
@@ -86,4 +86,22 @@ func (d *errorBurst) Touch(w *Window) string {
 		return ""
 	}
 	return fmt.Sprintf("an answer of 5xx: fires at %g a minute and %g %% of the requests", d.PerMinute, d.Ratio*100)
+}
+
+// Help tells of the detector.
+func (*errorBurst) Help() Help {
+	return Help{
+		Watches:  "Answers of 5xx that no limiter gave.",
+		Formula:  "answers of 5xx a minute >= `per_minute` and their share of all >= `ratio` over the `window`; health checks left out",
+		Evidence: []string{"errors_5xx", "error_ratio", "status", "route", "top_routes", "limited_own", "limited_allowed", "reached_upstream_ratio"},
+		FalsePositives: []string{
+			"a broken page that one crawler asks for again and again: see top_agents",
+			"a deploy that answers 502 for seconds",
+		},
+		Runbook: []string{
+			"status: 502 and 504 are the origin's absence, 500 is the application's own",
+			"limited_own above 0 at the same time: pages fail since their own requests are refused",
+			"squall replay --detections PATH...   # when it began and ended, and what else was on",
+		},
+	}
 }

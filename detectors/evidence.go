@@ -132,5 +132,12 @@ type Evidence struct {
 	Probe                      string         `json:"probe,omitempty"`               // Liveness, Readiness or Startup
 	ProbePeriodSeconds         Num            `json:"probe_period_seconds,omitzero"` // configured, or as failures followed each other
 	KillBudgetSeconds          Num            `json:"kill_budget_seconds,omitzero"`  // period × failureThreshold
+	MissesPerMinute            Num            `json:"misses_per_minute,omitzero"`    // of the cache: MISS and EXPIRED
+	UsualMissesPerMinute       Num            `json:"usual_misses_per_minute,omitzero"`
+	MissShare                  Num            `json:"miss_share,omitzero"` // of what the cache told, BYPASS left out
+	UsualMissShare             Num            `json:"usual_miss_share,omitzero"`
+	MissedURLs                 Num            `json:"missed_urls,omitzero"`      // different ones
+	Retries                    Num            `json:"retries,omitzero"`          // requests within seconds of the client's own timeout
+	RetryingClients            Num            `json:"retrying_clients,omitzero"` // addresses that make them
 	Samples                    []string       `json:"samples,omitempty"`
 }

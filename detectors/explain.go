@@ -227,7 +227,7 @@ func (e *Engine) Touch(view *pane.Pane) []Touched {
 	var out []Touched
 	for _, r := range e.detectors {
 		r.variants(view.SiteNames(), func(d Detector, sites []string) {
-			if what := d.Touch(e.window(view, sites)); what != "" {
+			if what := d.Touch(e.window(r.name, view, sites)); what != "" {
 				out = append(out, Touched{r.name, what})
 			}
 		})

@@ -275,6 +275,54 @@ var harness = []struct {
 		e.FinishedAt = base + 600*second
 		return e
 	})}, -1, 0, 0, nil},
+	{
+		"entries expire together", "cache_stampede",
+		stage{length: 2400, flows: []flow{{0, 1200, 600, hits(20)}, {1200, 1300, 600, hits(1)}, {1300, 2400, 600, hits(20)}}},
+		1230, 1200, 1400, func(e Evidence) bool {
+			return e.MissShare.Get() > 0.9 && e.UsualMissShare.Get() > 0.04 && e.UsualMissShare.Get() < 0.06 && e.MissedURLs.Get() > 90 &&
+				e.UsualMissesPerMinute.Get() > 25 && e.RepeatFactor.Get() > 8 && !e.TTLSeconds.Known()
+		},
+	},
+	{
+		"bursts in the rhythm of a TTL", "cache_stampede",
+		stage{length: 6000, flows: []flow{{0, 6000, 600, func(i int, r *pipeline.Record) {
+			hits(20)(i, r)
+			if at := (r.End - base) / second; at > 900 && at%1200 < 60 {
+				r.Cache = pipeline.CacheExpired
+			}
+		}}}},
+		1230, 1200, 5000, func(e Evidence) bool { return e.TTLSeconds.Get() > 1170 && e.TTLSeconds.Get() < 1230 },
+	},
+	{"a cold start", "cache_stampede", stage{length: 500, flows: []flow{{0, 60, 600, hits(1)}, {60, 500, 600, hits(20)}}}, -1, 0, 0, nil},
+	{"a site that never hits", "cache_stampede", stage{length: 2400, flows: []flow{{0, 1200, 200, hits(1)}, {1200, 2400, 2000, hits(1)}}}, -1, 0, 0, nil},
+	{"what bypasses the cache", "cache_stampede", stage{length: 2400, flows: []flow{{0, 2400, 600, hits(20)}, {1200, 2400, 3000, bypasses}}}, -1, 0, 0, nil},
+	{"a slow crawl", "cache_stampede", stage{length: 2400, flows: []flow{{0, 2400, 600, hits(20)}, {1200, 2400, 50, hits(1)}}}, -1, 0, 0, nil},
+	{"one page that misses", "cache_stampede", stage{length: 2400, flows: []flow{{0, 1200, 600, hits(200)}, {1200, 2400, 600, func(i int, r *pipeline.Record) {
+		hits(1)(i, r)
+		r.Path = []byte("/page/1")
+	}}}}, -1, 0, 0, nil},
+	{
+		"one client asks again after each timeout", "retry_loop",
+		stage{length: 1800, flows: []flow{organic, {600, 900, 3, retries(20, 7)}}},
+		730, 600, 1300, func(e Evidence) bool {
+			return e.Route == "/admin/search" && e.Method == "GET" && e.RetryingClients.Get() == 1 && e.Retries.Get() >= 13 && e.PeriodSeconds.Get() == 20
+		},
+	},
+	{"many clients give up once each", "retry_loop", stage{length: 900, flows: []flow{organic, {300, 900, 600, func(i int, r *pipeline.Record) {
+		gaveUp(8)(i, r)
+		r.Client = netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)})
+	}}}}, -1, 0, 0, nil},
+	{"many behind one address wait at the same time", "retry_loop", stage{length: 900, flows: []flow{organic, {300, 900, 60, retries(8, 7)}}}, -1, 0, 0, nil},
+	{"a storm of HEADs that give up", "retry_loop", stage{length: 900, flows: []flow{organic, {300, 720, 2000, func(i int, r *pipeline.Record) {
+		head("/checkout/{id}", 250)(i, r)
+		gaveUp(10)(i, r)
+	}}}}, -1, 0, 0, nil},
+	{"somebody presses reload twice", "retry_loop", stage{length: 900, flows: []flow{organic, {300, 360, 3, retries(20, 7)}}}, -1, 0, 0, nil},
+	{"a monitor whose probe times out", "retry_loop", stage{length: 900, flows: []flow{organic, {300, 900, 6, func(i int, r *pipeline.Record) {
+		retries(10, 7)(i, r)
+		r.Class = pipeline.Probe
+	}}}}, -1, 0, 0, nil},
+	{"a monitor that pauses", "retry_loop", stage{length: 900, flows: []flow{organic, {0, 900, 2, retries(10, 7)}}}, -1, 0, 0, nil},
 	{"a crash loop of one pod is no burst", "restart_burst", stage{length: 1200, events: pods(4, func(i int) pipeline.Event {
 		return restarted(600+int64(i)*60, "a1", "node-1", "Error", 1)
 	})}, -1, 0, 0, nil},
@@ -393,6 +441,29 @@ var harness = []struct {
 	{"health checks that fail", "error_burst", stage{length: 900, flows: []flow{organic, {300, 900, 120, probing(0, 503)}}}, -1, 0, 0, nil},
 	{"one in a hundred fails", "error_burst", stage{length: 900, flows: []flow{{0, 900, 6000, nil}, {300, 900, 60, answering(502)}}}, -1, 0, 0, nil},
 	{"a small site fails now and then", "error_burst", stage{length: 900, flows: []flow{{0, 900, 60, nil}, {300, 900, 15, answering(502)}}}, -1, 0, 0, nil},
+}
+
+// hits answers from the cache but every n-th request, over many pages.
+func hits(n int) func(int, *pipeline.Record) {
+	return func(i int, r *pipeline.Record) {
+		r.Path, r.Route = fmt.Appendf(nil, "/page/%d", i*31%97), "/page/{int}"
+		if r.Cache = pipeline.CacheHit; i%n == 0 {
+			r.Cache = pipeline.CacheMiss
+		}
+	}
+}
+
+func bypasses(i int, r *pipeline.Record) {
+	hits(1)(i, r)
+	r.Cache = pipeline.CacheBypass
+}
+
+// retries is one client that asks again as soon as it gave up after d seconds.
+func retries(d int64, last byte) func(int, *pipeline.Record) {
+	return func(i int, r *pipeline.Record) {
+		gaveUp(d)(i, r)
+		r.Route, r.Path, r.Client = "/admin/search", []byte("/admin/search"), netip.AddrFrom4([4]byte{192, 0, 2, last})
+	}
 }
 
 func TestDetectors(t *testing.T) {

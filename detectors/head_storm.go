@@ -46,7 +46,7 @@ func (d *headStorm) Detect(w *Window) []Finding {
 			continue
 		}
 		labels := siteLabels(name)
-		found = append(found, Finding{labels, lvl, worst, d.PerMinute, d.Evidence(w, labels)})
+		found = append(found, Finding{Labels: labels, Level: lvl, Value: worst, Threshold: d.PerMinute, Evidence: d.Evidence(w, labels)})
 	}
 	return found
 }
@@ -68,4 +68,23 @@ func (d *headStorm) Touch(w *Window) string {
 	}
 	return fmt.Sprintf("one HEAD on %s: fires at %g a minute on one route, and %g times what is usual for it",
 		k.Route, d.PerMinute, d.BaselineRatio)
+}
+
+// Help tells of the detector.
+func (*headStorm) Help() Help {
+	return Help{
+		Watches:  "HEAD requests of each site, method and route: link-protection scanners fetch every link of a mailing with HEAD, from hundreds of addresses and under agents that they rotate.",
+		Formula:  "HEAD a minute on one route >= `per_minute`, and (x+c)/(b+c) >= `baseline_ratio`, where b is what is usual for the route and c at most 1 a minute; health checks left out",
+		Evidence: []string{"requests_per_minute", "baseline_per_minute", "baseline_ratio", "method", "route", "reached_upstream_ratio", "distinct_clients", "requests_per_client_per_minute", "distinct_agents", "worker_seconds_share"},
+		FalsePositives: []string{
+			"a link checker of your own that asks by HEAD: give it an allowed address, or a class of its own",
+			"a new monitor by HEAD that is not recognised as a health check",
+		},
+		Runbook: []string{
+			"reached_upstream_ratio: 0 means the storm is answered before the origin and nothing is to be done",
+			"requests_per_client_per_minute: under 30 a limit for each address catches people first",
+			"curl -sI URL; curl -s -D- -o /dev/null URL   # the answers to HEAD and GET must be the same once HEAD is answered in front",
+			"squall replay --detections PATH...   # when it began and ended, and what else was on",
+		},
+	}
 }

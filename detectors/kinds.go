@@ -10,6 +10,7 @@ import (
 // kinds is the family of detectors: the key is the name in configuration, rules and labels.
 var kinds = map[string]func(decode func(any) error) (Detector, error){
 	"agent_flood":        newAgentFlood,
+	"cache_stampede":     newCacheStampede,
 	"client_abandon":     newClientAbandon,
 	"error_burst":        newErrorBurst,
 	"head_storm":         newHeadStorm,
@@ -17,6 +18,7 @@ var kinds = map[string]func(decode func(any) error) (Detector, error){
 	"probe_failure":      newProbeFailure,
 	"ratelimit_backfire": newRatelimitBackfire,
 	"restart_burst":      newRestartBurst,
+	"retry_loop":         newRetryLoop,
 	"saturation":         newSaturation,
 	"self_loop":          newSelfLoop,
 	"worker_timeout":     newWorkerTimeout,

@@ -53,7 +53,7 @@ func (d *latency) Detect(w *Window) []Finding {
 			continue
 		}
 		labels := siteLabels(name)
-		found = append(found, Finding{labels, lvl, p99, d.P99.Seconds(), d.Evidence(w, labels)})
+		found = append(found, Finding{Labels: labels, Level: lvl, Value: p99, Threshold: d.P99.Seconds(), Evidence: d.Evidence(w, labels)})
 	}
 	return found
 }
@@ -79,4 +79,23 @@ func (d *latency) Touch(w *Window) string {
 	}
 	return fmt.Sprintf("took %.3f s: fires when the 99th percentile of a minute is %s or more, of at least %d requests",
 		took, d.P99, d.Requests)
+}
+
+// Help tells of the detector.
+func (*latency) Help() Help {
+	return Help{
+		Watches:  "The 99th percentile of the request time of a site. Where over 1 % of the clients gave up it is a lower bound.",
+		Formula:  "p99 >= `p99` with at least `requests` timed requests in the `window`; 101 and other streams and health checks left out",
+		Evidence: []string{"p99_seconds", "p99_censored", "top_routes", "worker_seconds_lower", "worker_seconds_upper", "abandon_ratio"},
+		FalsePositives: []string{
+			"a nightly job, an export or an upload that takes long by design",
+			"slow clients, where the log has only the whole request time",
+		},
+		Runbook: []string{
+			"top_routes: which routes hold the seconds",
+			"p99_censored: the number is the patience of the clients, not the time of the origin",
+			"php-fpm: request_slowlog_timeout = 3s shows where it waits",
+			"squall replay --detections PATH...   # when it began and ended, and what else was on",
+		},
+	}
 }

@@ -53,7 +53,7 @@ func (d *probeFailure) Detect(w *Window) []Finding {
 		n := w.of(d.Window, float64(len(failingProbes(w.View.Events))))
 		if lvl := level(n, float64(d.Containers), leave); lvl != Below {
 			labels := Labels{{"cluster", w.Cluster}}
-			found = append(found, Finding{labels, lvl, n, float64(d.Containers), d.Evidence(w, labels)})
+			found = append(found, Finding{Labels: labels, Level: lvl, Value: n, Threshold: float64(d.Containers), Evidence: d.Evidence(w, labels)})
 		}
 	}
 	for _, name := range w.Sites {
@@ -69,7 +69,7 @@ func (d *probeFailure) Detect(w *Window) []Finding {
 			continue
 		}
 		labels := siteLabels(name)
-		found = append(found, Finding{labels, lvl, n, float64(d.Count), d.Evidence(w, labels)})
+		found = append(found, Finding{Labels: labels, Level: lvl, Value: n, Threshold: float64(d.Count), Evidence: d.Evidence(w, labels)})
 	}
 	return found
 }
@@ -120,6 +120,7 @@ func (d *probeFailure) throughApp(w *Window, site string) Evidence {
 	if ok {
 		e.StallSeconds = N(longest)
 	}
+	e.WorkerSecondsShare, e.CounterfactualBusyWorkers = Num{}, Num{} // both are of clients, which probes are not
 	return e
 }
 
@@ -170,4 +171,22 @@ func (d *probeFailure) Touch(w *Window) string {
 		did = "a health check that was answered before the application"
 	}
 	return fmt.Sprintf("%s: fires at %d that it kept waiting %s or failed within %s", did, d.Count, d.Slow, d.Window)
+}
+
+// Help tells of the detector.
+func (*probeFailure) Help() Help {
+	return Help{
+		Watches:  "Health checks that pass through the application and wait with everybody else, and containers whose probes kubelet saw fail.",
+		Formula:  "of a site: probes that reached an upstream and took `slow`, were given up or got 5xx, >= `count` in the `window`; of the cluster: containers with failed probes >= `containers`",
+		Evidence: []string{"probes_failed", "containers", "probe", "probe_period_seconds", "kill_budget_seconds", "stall_seconds", "nodes", "namespaces"},
+		FalsePositives: []string{
+			"a readiness probe that fails on purpose during a rollout",
+			"a balancer's health check through the application, alone: it is a risk and no harm yet",
+		},
+		Runbook: []string{
+			"kill_budget_seconds (period × failureThreshold) must be longer than stall_seconds",
+			"which components does the probe pass: nginx, php-fpm, the framework, a session store",
+			"kubectl get --raw /api/v1/nodes/NODE/proxy/metrics/probes | grep prober_probe_total",
+		},
+	}
 }

@@ -84,7 +84,7 @@ func (d *ratelimitBackfire) Detect(w *Window) []Finding {
 			continue
 		}
 		labels := siteLabels(name)
-		found = append(found, Finding{labels, lvl, perMinute, d.PerMinute, d.Evidence(w, labels)})
+		found = append(found, Finding{Labels: labels, Level: lvl, Value: perMinute, Threshold: d.PerMinute, Evidence: d.Evidence(w, labels)})
 	}
 	return found
 }
@@ -172,3 +172,21 @@ func (d *ratelimitBackfire) Touch(w *Window) string {
 }
 
 func isAny(pane.Key) bool { return true }
+
+// Help tells of the detector.
+func (*ratelimitBackfire) Help() Help {
+	return Help{
+		Watches:  "A limiter that refuses whom it was to protect: own hosts, allowed ranges, and visitors who ask for static files with a version behind a question mark.",
+		Formula:  "refused requests a minute of own and allowed addresses, and of static files with a query string from at least `clients` addresses, >= `per_minute` over the `window`",
+		Evidence: []string{"limited_own", "limited_allowed", "limited_static_query", "static_query", "limited_static_plain", "static_plain", "limited_clients", "zones", "excess"},
+		FalsePositives: []string{
+			"an office that really floods the site",
+			"a limit on static files that is meant",
+		},
+		Runbook: []string{
+			"limited_static_query high and limited_static_plain low: the zone exempts by $request_uri; it must be $uri",
+			"grep \"limiting requests\" /var/log/nginx/error.log   # which zone",
+			"after nginx -t and a reload: many parallel requests for a file with ?v= must all get 200",
+		},
+	}
+}

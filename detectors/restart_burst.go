@@ -37,7 +37,7 @@ func (d *restartBurst) Detect(w *Window) []Finding {
 		return nil
 	}
 	labels := Labels{{"cluster", w.Cluster}}
-	return []Finding{{labels, lvl, float64(n), float64(d.Count), d.Evidence(w, labels)}}
+	return []Finding{{Labels: labels, Level: lvl, Value: float64(n), Threshold: float64(d.Count), Evidence: d.Evidence(w, labels)}}
 }
 
 // The reasons of a restart, with how well each is proven.
@@ -224,4 +224,23 @@ func (d *restartBurst) Touch(w *Window) string {
 		return ""
 	}
 	return fmt.Sprintf("%d restarted: fires at %d containers within %s", n, d.Count, d.Window)
+}
+
+// Help tells of the detector.
+func (*restartBurst) Help() Help {
+	return Help{
+		Watches:  "Containers of the whole cluster that were restarted, told by pod status, events and kubelet, each once.",
+		Formula:  "containers restarted within `window` >= `count`; new pods of a rollout are none",
+		Evidence: []string{"restarts", "reasons", "oom_killed", "nodes", "namespaces", "period_seconds"},
+		FalsePositives: []string{
+			"a node that reboots: see reasons and nodes",
+			"a job whose containers end by design, several at a time",
+		},
+		Runbook: []string{
+			"reasons: liveness is kubelet's own word, liveness_probable a clean end together with others",
+			"kubectl get events -A --field-selector reason=Killing --sort-by=.lastTimestamp",
+			"kubectl get pods -A -o json | jq '.items[].status.containerStatuses[]?.lastState.terminated'",
+			"many nodes and namespaces: broader than any one dependency; look at network and nodes",
+		},
+	}
 }

@@ -44,7 +44,7 @@ func (d *saturation) Detect(w *Window) []Finding {
 			continue
 		}
 		labels := siteLabels(name)
-		found = append(found, Finding{labels, lvl, ratio, d.Ratio, d.Evidence(w, labels)})
+		found = append(found, Finding{Labels: labels, Level: lvl, Value: ratio, Threshold: d.Ratio, Evidence: d.Evidence(w, labels)})
 	}
 	return found
 }
@@ -76,4 +76,23 @@ func (d *saturation) Touch(w *Window) string {
 		pool = fmt.Sprintf("fires when %.0f %% of %d workers are busy", d.Ratio*100, n)
 	}
 	return fmt.Sprintf("held a worker for %.3f to %.3f s: %s", seconds(c.Busy.Lower), seconds(c.Busy.Upper), pool)
+}
+
+// Help tells of the detector.
+func (*saturation) Help() Help {
+	return Help{
+		Watches:  "How many workers of the origin are busy, by Little's law: the worker time that falls into the window divided by its length.",
+		Formula:  "busy workers (lower bound) / the configured pool >= `ratio` over the `window`; silent where pool.workers is not set",
+		Evidence: []string{"busy_workers_lower", "busy_workers_upper", "pool_workers", "top_routes", "worker_seconds_share", "counterfactual_busy_workers", "repeat_factor"},
+		FalsePositives: []string{
+			"pool.workers smaller than what really runs",
+			"a log without the upstream's times: the request time of slow clients counts as work",
+		},
+		Runbook: []string{
+			"counterfactual_busy_workers: would the pool have been calm without the costliest class",
+			"repeat_factor of 3 or more: the route can be cached",
+			"scale on squall_origin_busy_workers, not on the number of requests",
+			"curl -s localhost/fpm-status   # active processes, listen queue",
+		},
+	}
 }

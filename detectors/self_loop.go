@@ -46,7 +46,7 @@ func (d *selfLoop) Detect(w *Window) []Finding {
 			continue
 		}
 		labels := siteLabels(name)
-		found = append(found, Finding{labels, lvl, perMinute, d.PerMinute, d.Evidence(w, labels)})
+		found = append(found, Finding{Labels: labels, Level: lvl, Value: perMinute, Threshold: d.PerMinute, Evidence: d.Evidence(w, labels)})
 	}
 	return found
 }
@@ -80,4 +80,22 @@ func (d *selfLoop) Touch(w *Window) string {
 		return ""
 	}
 	return fmt.Sprintf("a request from one of the site's own hosts: fires at %g a minute", d.PerMinute)
+}
+
+// Help tells of the detector.
+func (*selfLoop) Help() Help {
+	return Help{
+		Watches:  "Requests that the site's own hosts make to it over its balancer: a view that fetches its own parts by URL.",
+		Formula:  "requests a minute from own addresses (interfaces, own.addresses) >= `per_minute` over the `window`; health checks left out",
+		Evidence: []string{"requests_per_minute", "static_share", "fan_out", "limited", "route", "top_agents"},
+		FalsePositives: []string{
+			"cron jobs and internal API calls over the public name: the same fault, seldom as urgent",
+			"own.addresses that hold an office's address: it belongs into own.allowed",
+		},
+		Runbook: []string{
+			"never block these addresses: they are yours",
+			"grep -rnE \"file_get_contents\\(.*(asset|url|route)\\(\" app resources",
+			"fan_out: how many such requests each page makes; limited: what the site's own limiter refused",
+		},
+	}
 }

@@ -17,11 +17,18 @@ type snapshot struct {
 	Incidents map[string]int64   // the start of each incident's view, ns
 	Wrong     map[int64][]string // by the start of a pane that waits to be learned
 	Baselines *Baselines
+	Onsets    []savedOnsets
 }
 
 type savedEpisode struct {
 	Detection Detection
 	Worst     Evidence
+}
+
+// savedOnsets is when the last episodes of one key began, ns.
+type savedOnsets struct {
+	Detector, Labels string
+	Onsets           []int64
 }
 
 // Snapshot encodes the engine's state as of the last closed pane. It is read back by Restore of the same
@@ -36,6 +43,9 @@ func (e *Engine) Snapshot() ([]byte, error) {
 	}
 	for _, l := range e.learning {
 		s.Wrong[l.pane.Start] = slices.Sorted(maps.Keys(l.wrong))
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(e.onsets), compareEpisodes) {
+		s.Onsets = append(s.Onsets, savedOnsets{key.detector, key.labels, e.onsets[key]})
 	}
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(s); err != nil {
@@ -54,6 +64,9 @@ func (e *Engine) Restore(data []byte) (at, from int64, err error) {
 	e.at, e.wrong = s.At, s.Wrong
 	if s.Baselines != nil && s.Baselines.Sites != nil {
 		e.baselines = s.Baselines
+	}
+	for _, saved := range s.Onsets {
+		e.onsets[episodeKey{saved.Detector, saved.Labels}] = saved.Onsets
 	}
 	for _, saved := range s.Episodes {
 		d := saved.Detection

@@ -50,7 +50,7 @@ func (d *workerTimeout) Detect(w *Window) []Finding {
 		return nil
 	}
 	labels := Labels{{"cluster", w.Cluster}}
-	return []Finding{{labels, lvl, n, float64(d.Count), d.Evidence(w, labels)}}
+	return []Finding{{Labels: labels, Level: lvl, Value: n, Threshold: float64(d.Count), Evidence: d.Evidence(w, labels)}}
 }
 
 func (d *workerTimeout) Evidence(w *Window, _ Labels) Evidence {
@@ -131,4 +131,21 @@ func (d *workerTimeout) Touch(w *Window) string {
 		return ""
 	}
 	return fmt.Sprintf("php-fpm killed a request or has no idle child: fires at %d within %s", d.Count, d.Window)
+}
+
+// Help tells of the detector.
+func (*workerTimeout) Help() Help {
+	return Help{
+		Watches:  "php-fpm's own words: requests that it killed since they ran too long, and pools with all their children busy.",
+		Formula:  "kills and full pools within `window` >= `count`",
+		Evidence: []string{"php_timeouts", "max_children_reached", "max_children", "stall_seconds", "period_seconds", "probe", "probe_period_seconds", "top_routes"},
+		FalsePositives: []string{
+			"a batch request that runs into request_terminate_timeout each night",
+		},
+		Runbook: []string{
+			"period_seconds: a steady rhythm is that of who asks, a probe",
+			"kubectl logs --previous POD -c CONTAINER",
+			"curl -s localhost/fpm-status?full   # what each child does",
+		},
+	}
 }

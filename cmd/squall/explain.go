@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/detectors"
 	"github.com/squall-sre/squall/pipeline"
 	"github.com/squall-sre/squall/pipeline/enrich"
 	"github.com/squall-sre/squall/pipeline/format"
@@ -24,17 +25,23 @@ import (
 // newExplainCommand makes `squall explain`: what squall makes of one line.
 func newExplainCommand() *cobra.Command {
 	var o formatFlags
-	var config string
+	var config, detector string
 	cmd := &cobra.Command{
-		Use:   "explain [flags] LINE",
-		Short: "tell how a line is parsed, where it is counted and which detectors it concerns",
+		Use:   "explain [flags] LINE | explain --detector NAME",
+		Short: "tell how a line is parsed, where it is counted and which detectors it concerns; or what a detector does",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
+			switch {
+			case detector != "" && len(args) > 0:
+				return usageError(errors.New("explain takes a LINE or --detector, not both"))
+			case detector == "" && len(args) != 1:
 				return usageError(errors.New("explain needs one LINE, quoted"))
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if detector != "" {
+				return explainDetector(cmd.OutOrStdout(), detector)
+			}
 			c, err := loadConfig(config, os.LookupEnv)
 			if err != nil {
 				return err
@@ -51,8 +58,33 @@ func newExplainCommand() *cobra.Command {
 		},
 	}
 	o.add(cmd.Flags())
+	cmd.Flags().StringVar(&detector, "detector", "", "tell what the detector `NAME` watches, when it fires and what to do then")
 	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE`: sites, routes, own addresses, thresholds")
 	return cmd
+}
+
+// explainDetector tells what there is to know of a detector, with the defaults of its settings.
+func explainDetector(out io.Writer, name string) error {
+	h, settings, err := detectors.HelpFor(name)
+	if err != nil {
+		return usageError(fmt.Errorf("no detector %q: there are %s", name, strings.Join(detectors.Names(), ", ")))
+	}
+	w := bufio.NewWriter(out)
+	fmt.Fprintf(w, "%s\n\nWatches\n  %s\n\nFires when\n  %s\n\nSettings and their defaults (detectors.%s)\n", name, h.Watches, h.Formula, name)
+	for _, s := range settings {
+		fmt.Fprintf(w, "  %-18s %s\n", s.Name, s.Value)
+	}
+	fmt.Fprintf(w, "\nEvidence\n  %s\n", strings.Join(h.Evidence, ", "))
+	for _, part := range []struct {
+		title string
+		lines []string
+	}{{"False positives", h.FalsePositives}, {"Runbook", h.Runbook}} {
+		fmt.Fprintf(w, "\n%s\n", part.title)
+		for _, l := range part.lines {
+			fmt.Fprintf(w, "  - %s\n", l)
+		}
+	}
+	return w.Flush()
 }
 
 // explain takes the line down the road of a replay and tells of each step.

@@ -232,6 +232,7 @@ func (a *Assembler) Next() *Pane {
 		a.last = nil
 	}
 	o.pane.Jump = jump
+	o.waits.close(o.pane)
 	if len(a.indexes) < 4 {
 		clear(o.index)
 		a.indexes = append(a.indexes, o.index)

@@ -45,6 +45,7 @@ type openPane struct {
 	pane  *Pane
 	index map[place]slot // cells that have their own key; cleared whenever cells are folded
 	cells int
+	waits waiters
 
 	recent [64]struct { // the last cell of each fold of a key: most lines are of few keys
 		place
@@ -179,6 +180,9 @@ func (a *Assembler) count(o *openPane, r *pipeline.Record) {
 		url = mix(url, xxhash.Sum64(r.Query))
 	}
 	c.URLs.Add(url)
+	if r.Cache == pipeline.CacheMiss || r.Cache == pipeline.CacheExpired {
+		c.Missed.Add(url)
+	}
 	var agent, client uint64
 	if r.UserAgent != nil {
 		name := r.UserAgent[:min(len(r.UserAgent), maxKey)]
@@ -198,6 +202,9 @@ func (a *Assembler) count(o *openPane, r *pipeline.Record) {
 		}
 		if !probe {
 			s.site.Clients.Add(r.Client.Unmap().WithZone("").AppendTo(a.client[:0]), 1)
+			if waited(r) {
+				o.waits.add(r, methodName(r.Method), client)
+			}
 		}
 	}
 	c.Samples.Add(mix(mix(url, client), mix(agent, uint64(r.End)^uint64(r.Status)<<48^uint64(r.RequestTime))), r)

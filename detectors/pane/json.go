@@ -110,6 +110,21 @@ func (w *writer) site(name string, s *Site) {
 	w.list("cells", len(keys), func(i int) { w.cell(keys[i], s.Cells[keys[i]]) })
 	w.top("agents", s.Agents)
 	w.top("clients", s.Clients)
+	w.list("waits", len(s.Waits), func(i int) { w.waits(s.Waits[i]) })
+	w.close()
+}
+
+func (w *writer) waits(x *Waits) {
+	w.b = append(w.b, '{')
+	w.key("client")
+	w.value(x.Client)
+	w.key("method")
+	w.value(x.Method)
+	w.key("route")
+	w.value(x.Route)
+	w.uint("path", x.Path)
+	w.uint("count", x.Count)
+	w.list("spans", len(x.Spans), func(i int) { w.value([2]int64{x.Spans[i].Start, x.Spans[i].End}) })
 	w.close()
 }
 
@@ -154,6 +169,7 @@ func (w *writer) cell(k Key, c *Cell) {
 	w.distinct("distinct_clients", &c.Clients)
 	w.distinct("distinct_agents", &c.Agents)
 	w.distinct("distinct_urls", &c.URLs)
+	w.distinct("distinct_missed", &c.Missed)
 	w.top("top_agents", c.TopAgents)
 	w.list("samples", len(c.Samples.kept), func(i int) { w.value(c.Samples.kept[i].text) })
 	w.close()

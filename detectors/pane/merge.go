@@ -16,6 +16,7 @@ func Merge(dst, src *Pane) {
 	for _, name := range src.SiteNames() {
 		mergeSite(dst.Site(name), src.Sites[name], dst, src)
 	}
+	dst.cutWaits()
 	if len(src.Events) > 0 {
 		dst.Events = append(slices.Clip(dst.Events), src.Events...)
 		SortEvents(dst.Events)
@@ -41,6 +42,7 @@ func MergeAll(start, end int64, panes []*Pane) *Pane {
 		dst.Coverage.add(&p.Coverage)
 	}
 	SortEvents(dst.Events)
+	dst.cutWaits()
 	return dst
 }
 
@@ -96,6 +98,7 @@ func mergeSite(dst, src *Site, dstPane, srcPane *Pane) {
 	}
 	dst.Agents = mergeTop(dst.Agents, src.Agents)
 	dst.Clients = mergeTop(dst.Clients, src.Clients)
+	dst.Waits = mergeWaits(dst.Waits, src.Waits)
 }
 
 func mergeTop(dst, src *Top) *Top {
@@ -129,6 +132,7 @@ func (c *Cell) merge(o *Cell) {
 	c.Clients.Merge(&o.Clients)
 	c.Agents.Merge(&o.Agents)
 	c.URLs.Merge(&o.URLs)
+	c.Missed.Merge(&o.Missed)
 	c.TopAgents = mergeTop(c.TopAgents, o.TopAgents)
 	c.Samples.Merge(&o.Samples)
 }
@@ -213,6 +217,7 @@ func (p *Pane) Fold(maxSites, maxCells int) {
 		}
 		other.Agents = mergeTop(other.Agents, s.Agents)
 		other.Clients = mergeTop(other.Clients, s.Clients)
+		other.Waits = mergeWaits(other.Waits, s.Waits)
 		delete(p.Sites, w.name)
 		p.Coverage.SitesFolded += w.requests
 	}

@@ -45,8 +45,9 @@ type Key struct {
 // Site holds the cells of one site, with the heavy hitters among its agents and clients.
 type Site struct {
 	Cells   map[Key]*Cell
-	Agents  *Top // User-Agent, probes left out
-	Clients *Top // client address, as text; for analysis, never shown in an alert
+	Agents  *Top     // User-Agent, probes left out
+	Clients *Top     // client address, as text; for analysis, never shown in an alert
+	Waits   []*Waits // requests in vain by client and path, in the order of a hash; probes left out
 }
 
 // Cell holds the measures of one key.
@@ -69,6 +70,7 @@ type Cell struct {
 	Clients     Distinct // by address
 	Agents      Distinct
 	URLs        Distinct // by path and query
+	Missed      Distinct // likewise, of what a cache had to ask the origin for
 	TopAgents   *Top     // a small one
 	Samples     Samples
 }

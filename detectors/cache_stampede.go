@@ -1,0 +1,164 @@
+package detectors
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/squall-sre/squall/detectors/pane"
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// cacheStampede watches the cache in front of a site that usually answers from it: when entries expire together,
+// or somebody clears them, every visitor waits for an origin that has to make all pages at once.
+type cacheStampede struct {
+	PerMinute     float64       `yaml:"per_minute"`     // misses a minute
+	Ratio         float64       `yaml:"ratio"`          // of what the cache told, 0–1
+	BaselineRatio float64       `yaml:"baseline_ratio"` // times the usual misses, and half so many times their usual share
+	URLs          float64       `yaml:"urls"`           // different ones that missed
+	Window        time.Duration `yaml:"window"`
+}
+
+const (
+	missLearned = 10  // quiet minutes before the usual is known
+	missUsual   = 0.5 // share of misses over which a site is none that hits
+)
+
+func newCacheStampede(decode func(any) error) (Detector, error) {
+	d := &cacheStampede{PerMinute: 60, Ratio: 0.3, BaselineRatio: 5, URLs: 10, Window: time.Minute}
+	if err := decode(d); err != nil {
+		return nil, err
+	}
+	return d, errors.Join(span(d.Window), positive("per_minute", d.PerMinute), share("ratio", d.Ratio),
+		positive("baseline_ratio", d.BaselineRatio), positive("urls", d.URLs))
+}
+
+func (d *cacheStampede) Span() time.Duration { return d.Window }
+
+func (d *cacheStampede) Scope() Scope { return PerSite }
+
+// cached counts what the cache told of a cell: misses and all. What bypassed it on purpose is neither.
+func cached(c *pane.Cell) (misses, told uint64) {
+	for i, n := range c.Cache {
+		if s := pipeline.CacheStatus(i); s != pipeline.CacheUnsaid && s != pipeline.CacheBypass {
+			told += n
+		}
+	}
+	return c.Cache[pipeline.CacheMiss] + c.Cache[pipeline.CacheExpired], told
+}
+
+// missing sums up a site.
+func (w *Window) missing(site string) (misses, told uint64, urls float64) {
+	var missed pane.Distinct
+	for k, c := range w.cells(site) {
+		if k.Probe {
+			continue
+		}
+		m, t := cached(c)
+		misses, told = misses+m, told+t
+		missed.Merge(&c.Missed)
+	}
+	urls, _ = missed.Count()
+	return misses, told, urls
+}
+
+func (d *cacheStampede) Detect(w *Window) []Finding {
+	var found []Finding
+	for _, name := range w.Sites {
+		misses, told, urls := w.missing(name)
+		usual := w.Cache(name)
+		if misses == 0 || urls < d.URLs || usual.Minutes < missLearned || usual.Told == 0 || usual.Share() > missUsual {
+			continue
+		}
+		perMinute, ratio := float64(misses)/w.Minutes(), float64(misses)/float64(told)
+		lvl := min(level(perMinute, max(d.PerMinute, d.BaselineRatio*usual.Misses), leave),
+			level(ratio, max(d.Ratio, d.BaselineRatio/2*usual.Share()), leave))
+		if lvl == Below {
+			continue
+		}
+		labels := siteLabels(name)
+		found = append(found, Finding{Labels: labels, Level: lvl, Value: perMinute, Threshold: d.PerMinute, Evidence: d.Evidence(w, labels)})
+	}
+	return found
+}
+
+func (d *cacheStampede) Evidence(w *Window, key Labels) Evidence {
+	site := key.Get("site")
+	s := w.View.Sites[site]
+	if s == nil {
+		return Evidence{}
+	}
+	missed := func(k pane.Key) bool { m, _ := cached(s.Cells[k]); return m > 0 && !k.Probe }
+	e := w.explain(site, missed)
+	misses, told, urls := w.missing(site)
+	e.TopRoutes = w.topRoutes(site, missed, func(c *pane.Cell) float64 { m, _ := cached(c); return float64(m) })
+	e.RepeatFactor = Num{}
+	if urls > 0 {
+		e.RepeatFactor, e.MissedURLs = N(float64(misses)/urls), N(urls)
+	}
+	e.MissesPerMinute, e.MissShare = N(float64(misses)/w.Minutes()), N(float64(misses)/float64(told))
+	if usual := w.Cache(site); usual.Minutes >= missLearned {
+		e.UsualMissesPerMinute, e.UsualMissShare = N(usual.Misses), N(usual.Share())
+	}
+	if period, ok := steady(w.Onsets(site)); ok {
+		e.PeriodSeconds, e.TTLSeconds = N(period), N(period)
+	}
+	return e
+}
+
+// steady is the period, in seconds, of three or more beginnings that come in one rhythm; those of a burst are exact
+// to a pane.
+func steady(onsets []int64) (float64, bool) {
+	if len(onsets) < 3 {
+		return 0, false
+	}
+	var gaps []int64
+	for i := 1; i < len(onsets); i++ {
+		gaps = append(gaps, onsets[i]-onsets[i-1])
+	}
+	slices.Sort(gaps)
+	median := gaps[len(gaps)/2]
+	if far := max(gaps[len(gaps)-1]-median, median-gaps[0]); far > max(median/10, 2*int64(10*time.Second)) {
+		return 0, false
+	}
+	return seconds(median), true
+}
+
+func (d *cacheStampede) Touch(w *Window) string {
+	_, c, ok := w.only(isClient)
+	if !ok {
+		return ""
+	}
+	misses, told := cached(c)
+	if told == 0 {
+		return ""
+	}
+	did := "answered from the cache"
+	if misses > 0 {
+		did = "missed the cache"
+	}
+	return fmt.Sprintf("%s: fires when %g a minute miss it, for %g URLs at least, %g %% of all and %g times what is usual",
+		did, d.PerMinute, d.URLs, d.Ratio*100, d.BaselineRatio)
+}
+
+// Help implements Detector.
+func (d *cacheStampede) Help() Help {
+	return Help{
+		Watches: "The cache in front of a site that usually answers from it: MISS and EXPIRED of many URLs at once, by the cache status that the log tells.",
+		Formula: "misses a minute >= max(`per_minute`, `baseline_ratio` × usual) and their share of all but BYPASS >= max(`ratio`, `baseline_ratio`/2 × the usual share), over at least `urls` different URLs; the usual is learned over ten quiet minutes and must be half hits or more",
+		Evidence: []string{"misses_per_minute", "usual_misses_per_minute", "miss_share", "usual_miss_share", "missed_urls", "repeat_factor",
+			"ttl_seconds", "period_seconds", "top_routes", "top_agents", "worker_seconds_share"},
+		FalsePositives: []string{
+			"a deploy that renames all its assets: the misses are real, and over within a minute",
+			"a fast crawl of pages that nobody reads: one agent makes most of it",
+			"not seen: a site that squall has known for less than ten minutes, and a log without the cache status ($upstream_cache_status)",
+		},
+		Runbook: []string{
+			"ttl_seconds tells of bursts in a rhythm: entries that expire together; spread the TTL and serve stale while revalidating",
+			"one agent with most of the requests: a crawl after the cache was cleared; who cleared it, and could it be done by URL",
+			"curl -sI URL | grep -iE 'cache|age'   # twice: the second must be a HIT",
+			"squall replay --detections PATH...   # the bursts of a whole day",
+		},
+	}
+}
