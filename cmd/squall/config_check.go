@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -74,6 +75,42 @@ func (c *Config) checkSources(errs *configErrors) {
 		}
 		first[s.Name] = at
 	}
+	c.checkPaths(errs)
+}
+
+// checkPaths refuses paths that two sources name: each would read the file, and its lines would count twice. What
+// globs and links have in common on the disk is not looked at: a file made there must not keep squall from starting.
+func (c *Config) checkPaths(errs *configErrors) {
+	type named struct {
+		*node
+		source string
+	}
+	var earlier []named
+	for i := range c.Sources {
+		s := &c.Sources[i]
+		if s.Type != "file" && s.Type != "container" {
+			continue
+		}
+		paths := s.Kind.node.get("paths")
+		for j := 0; paths.item(j) != nil; j++ {
+			p := named{paths.item(j), s.Name}
+			for _, e := range earlier {
+				if e.source != p.source && samePath(e.text, p.text) {
+					errs.add(p.at, "source %q names what source %q reads already, by its path at %s: its lines would count twice",
+						p.source, e.source, e.at)
+				}
+			}
+			earlier = append(earlier, p)
+		}
+	}
+}
+
+// samePath tells whether two paths or globs are the same, or one of them matches the other.
+func samePath(a, b string) bool {
+	a, b = filepath.Clean(a), filepath.Clean(b)
+	one, _ := filepath.Match(a, b) // what is no pattern matches nothing
+	other, _ := filepath.Match(b, a)
+	return a == b || one || other
 }
 
 func (c *Config) checkSites(errs *configErrors) {
