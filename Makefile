@@ -11,7 +11,8 @@ KUBERNETES    := v1.37.2
 # What the tests run against for real, as COMMAND:PACKAGE of Debian. The race detector needs a C compiler.
 TEST_PACKAGES := gcc:build-essential nginx:nginx-light prometheus-alertmanager:prometheus-alertmanager \
                  logrotate:logrotate haproxy:haproxy journalctl:systemd \
-                 /usr/lib/systemd/systemd-journal-remote:systemd-journal-remote
+                 /usr/lib/systemd/systemd-journal-remote:systemd-journal-remote caddy:caddy apache2:apache2 \
+                 '/usr/sbin/php-fpm[0-9]*:php-fpm'
 LINT_PACKAGES := shellcheck:shellcheck
 
 CACHE := $(CURDIR)/.cache

@@ -85,6 +85,8 @@ type Record struct {
 
 	Host       []byte     // as the client asked for it, without port; nil when the format logs none
 	Client     netip.Addr // the peer or, where the format resolves it, the client; invalid when not an address
+	Claimed    bool       // Client is what a header says that the client itself may have written
+	Peer       netip.Addr // who opened the connection, where the log has it beside a Client of its own reckoning
 	ClientPort uint16
 	Forwarded  []byte // X-Forwarded-For as logged, for trusted_proxies
 

@@ -60,7 +60,11 @@ func parsePrefix(s string) (netip.Prefix, error) {
 // an address may count as own or allowed: every other hop could have been written by the client itself.
 func resolveClient(r *pipeline.Record, trusted *bart.Lite) (vouched bool) {
 	r.Client = r.Client.Unmap()
-	if len(r.Forwarded) == 0 || len(r.Forwarded) == 1 && r.Forwarded[0] == '-' {
+	named := len(r.Forwarded) > 1 || len(r.Forwarded) == 1 && r.Forwarded[0] != '-'
+	if r.Claimed {
+		return resolveClaim(r, trusted, named)
+	}
+	if !named {
 		return r.Client.IsValid()
 	}
 	if !r.Client.IsValid() {
@@ -75,6 +79,26 @@ func resolveClient(r *pipeline.Record, trusted *bart.Lite) (vouched bool) {
 	// sends garbage an own address, since proxies mostly are.
 	r.Client = rightmostUntrusted(r.Forwarded, trusted)
 	return r.Client.IsValid()
+}
+
+// resolveClaim puts the client's address where the balancer reckoned it from a header, by rules of its own: Caddy
+// takes the leftmost hop, Envoy the last one whoever sent it. Where the line has the peer too it is reckoned anew, if
+// the proxies are known. What remains a claim serves to tell clients apart, and for nothing more.
+func resolveClaim(r *pipeline.Record, trusted *bart.Lite, named bool) (vouched bool) {
+	if peer := r.Peer.Unmap(); peer.IsValid() && trusted.Size() > 0 {
+		switch {
+		case !trusted.Contains(peer):
+			r.Client = peer
+			return true
+		case named:
+			r.Client = rightmostUntrusted(r.Forwarded, trusted)
+			return r.Client.IsValid()
+		}
+	}
+	if named && (!r.Client.IsValid() || trusted.Contains(r.Client)) {
+		r.Client = rightmostUntrusted(r.Forwarded, trusted)
+	}
+	return false
 }
 
 // rightmostUntrusted walks the list from its right end. When every hop is trusted, the leftmost is the client.

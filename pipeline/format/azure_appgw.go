@@ -91,8 +91,12 @@ func (o *azureObject) properties(s *jsonScanner, r *pipeline.Record) {
 		s.pass(kind)
 		ok := true
 		switch string(key) {
-		case "clientIP", "clientIp":
+		case "clientIP":
 			r.Client = addrOf(val)
+		case "clientIp": // Front Door's, which takes it from X-Forwarded-For if there is one
+			r.Client, r.Claimed = addrOf(val), true
+		case "socketIp":
+			r.Peer = addrOf(val)
 		case "clientPort":
 			if n, valid := uintOf(val); valid && n <= 65535 {
 				r.ClientPort = uint16(n)
@@ -165,6 +169,7 @@ func (o *azureObject) finish(r *pipeline.Record) pipeline.Reason {
 	case l.wrong:
 		return pipeline.ReasonMalformed
 	}
+	r.Claimed = r.Claimed && r.Client != r.Peer
 	if i := bytes.Index(l.query, gatewayNote); i >= 0 {
 		o.note(l.query[i:])
 		l.query = bytes.TrimSuffix(l.query[:i], []byte("&"))

@@ -302,7 +302,8 @@ func (o *caddyObject) finish(r *pipeline.Record) pipeline.Reason {
 	r.Time, r.Resolution = l.time, l.step
 	switch {
 	case l.client != nil:
-		r.Client = addrOf(l.client)
+		r.Client, r.Peer = addrOf(l.client), addrOf(l.remote)
+		r.Claimed = r.Client != r.Peer // by Caddy's trusted_proxies: the leftmost hop, unless it is told to be strict
 	case l.remote != nil:
 		r.Client = addrOf(l.remote)
 	case l.address != nil:

@@ -24,6 +24,7 @@ type envoyFields struct {
 	original, target        []byte
 	authority               []byte
 	upstream                []byte
+	peerPort                uint16
 	hasStatus, hasUpstream  bool
 	hasMethod, hasPath, own bool // own: a key that no other program's log has
 }
@@ -82,14 +83,16 @@ func (o *envoyObject) set(r *pipeline.Record, key []byte, kind jsonKind, val []b
 
 func (o *envoyObject) setClient(r *pipeline.Record, key []byte, kind jsonKind, val []byte) {
 	switch string(key) {
-	case "downstream_remote_address", "downstream_direct_remote_address", "downstream_remote_address_without_port":
-		if val = someOf(kind, val); val != nil && (!r.Client.IsValid() || len(key) == len("downstream_remote_address")) {
-			if len(key) == len("downstream_remote_address_without_port") {
-				r.Client = addrOf(val)
-			} else {
-				r.Client, r.ClientPort = addrPort(val)
-			}
+	case "downstream_remote_address":
+		if addr, port := addrPort(someOf(kind, val)); addr.IsValid() {
+			r.Client, r.ClientPort = addr, port
 		}
+	case "downstream_remote_address_without_port":
+		if !r.Client.IsValid() {
+			r.Client = addrOf(someOf(kind, val))
+		}
+	case "downstream_direct_remote_address":
+		r.Peer, o.line.peerPort = addrPort(someOf(kind, val))
 	case "x-forwarded-for", "x_forwarded_for", "xff":
 		r.Forwarded = someOf(kind, val)
 	case "user-agent", "user_agent":
@@ -137,8 +140,13 @@ func (o *envoyObject) finish(r *pipeline.Record) pipeline.Reason {
 	if r.Status != 0 && (r.UpstreamTime >= 0 || string(l.details) == "via_upstream") {
 		r.UpstreamStatuses = append(r.UpstreamStatuses, r.Status)
 	}
-	if !r.Client.IsValid() && r.Forwarded != nil {
-		r.Client = lastHop(r.Forwarded)
+	switch {
+	case !r.Client.IsValid() && r.Peer.IsValid():
+		r.Client, r.ClientPort = r.Peer, l.peerPort
+	case !r.Client.IsValid() && r.Forwarded != nil:
+		r.Client, r.Claimed = lastHop(r.Forwarded), true
+	case r.Peer.IsValid(): // downstream_remote_address may be X-Forwarded-For's last hop, or the PROXY protocol's
+		r.Claimed = r.Client != r.Peer
 	}
 	setTimesFromStart(r)
 	r.Streaming = r.Streaming || r.Status == 101

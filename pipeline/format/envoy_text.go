@@ -254,8 +254,8 @@ func setEnvoyRequest(r *pipeline.Record, req []byte) {
 	}
 }
 
-// setEnvoyClient takes the peer where Istio logs it; else the last of X-Forwarded-For, which is the peer that Envoy
-// itself put there (use_remote_address).
+// setEnvoyClient takes the peer where Istio logs it; else the last of X-Forwarded-For, which is the peer if Envoy
+// itself put it there (use_remote_address), and otherwise what anybody sent.
 func setEnvoyClient(r *pipeline.Record, forwarded, remote []byte) {
 	if !absent(forwarded) {
 		r.Forwarded = forwarded
@@ -264,7 +264,7 @@ func setEnvoyClient(r *pipeline.Record, forwarded, remote []byte) {
 		r.Client, r.ClientPort = addrPort(remote)
 		return
 	}
-	r.Client = lastHop(forwarded)
+	r.Client, r.Claimed = lastHop(forwarded), true
 }
 
 // lastHop gives the last address of an X-Forwarded-For.

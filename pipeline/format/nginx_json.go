@@ -11,8 +11,9 @@ import (
 var jsonKeys = map[string]variable{
 	"time": varTimeAny, "@timestamp": varTimeAny, "timestamp": varTimeAny, "ts": varTimeAny, "date": varTimeAny,
 	"datetime": varTimeAny, "time_local": varTimeAny, "time_iso8601": varTimeAny, "@time": varTimeAny,
-	"client_ip": varClient, "clientip": varClient, "client": varClient, "remote_ip": varClient, "ip": varClient,
-	"remote": varClient, "client_addr": varClient, "remote_address": varClient,
+	"client_ip": varClientSaid, "clientip": varClientSaid, "client": varClientSaid, "remote_ip": varClientSaid, "ip": varClientSaid,
+	"remote": varClientSaid, "client_addr": varClientSaid, "remote_address": varClientSaid,
+	"x_real_ip": varRealIP, "x-real-ip": varRealIP, "real_ip": varRealIP, "pp_addr": varProxyAddr,
 	"xff": varForwarded, "x_forwarded_for": varForwarded, "x-forwarded-for": varForwarded, "x_forward_for": varForwarded,
 	"method": varMethod, "verb": varMethod, "http_method": varMethod, "uri": varURIAny, "path": varURIAny, "url": varURIAny,
 	"request_path": varURIAny, "query": varArgs, "request_query": varArgs,

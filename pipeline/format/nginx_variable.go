@@ -13,7 +13,11 @@ type variable uint8
 const (
 	varSkip variable = iota
 	varClient
+	varGateway    // what stands between the client and this log: all that some logs know of the client
+	varClientSaid // a JSON field that may be the peer or the client
 	varForwarded
+	varRealIP    // a header that stands for X-Forwarded-For
+	varProxyAddr // the client as the PROXY protocol says it
 	varTimeLocal
 	varTimeISO
 	varMsec
@@ -51,8 +55,9 @@ const (
 var variables = map[string]variable{
 	"remote_addr": varClient, "binary_remote_addr": varSkip, "the_real_ip": varForwarded,
 	"realip_remote_addr": varSkip, "http_x_forwarded_for": varForwarded, "proxy_add_x_forwarded_for": varForwarded,
-	"http_cf_connecting_ip": varForwarded, "http_true_client_ip": varForwarded, "http_x_real_ip": varForwarded,
-	"time_local": varTimeLocal, "time_iso8601": varTimeISO, "msec": varMsec,
+	"http_cf_connecting_ip": varRealIP, "http_true_client_ip": varRealIP, "http_x_real_ip": varRealIP,
+	"proxy_protocol_addr": varProxyAddr,
+	"time_local":          varTimeLocal, "time_iso8601": varTimeISO, "msec": varMsec,
 	"request": varRequest, "request_method": varMethod, "uri": varURI, "document_uri": varURI,
 	"request_uri": varRequestURI, "args": varArgs, "query_string": varArgs, "is_args": varIsArgs,
 	"server_protocol": varProto, "status": varStatus,
@@ -92,7 +97,7 @@ func (v variable) isList() bool {
 // isShort tells whether nginx itself bounds the variable's length.
 func (v variable) isShort() bool {
 	switch v {
-	case varClient, varTimeLocal, varTimeISO, varMsec, varStatus, varBodyBytes, varBytes, varRequestTime, varCache, varLimit, varProto:
+	case varClient, varGateway, varProxyAddr, varTimeLocal, varTimeISO, varMsec, varStatus, varBodyBytes, varBytes, varRequestTime, varCache, varLimit, varProto:
 		return true
 	}
 	return false
@@ -108,6 +113,7 @@ type nginxRequest struct {
 	limited                                   bool
 	contentType                               []byte
 	host                                      []byte
+	clientSaid, realIP, proxyAddr             []byte
 	statusSeen                                bool
 }
 
@@ -138,6 +144,20 @@ func (n *nginxReader) set(r *pipeline.Record, v variable, val []byte) pipeline.R
 	case varForwarded:
 		if !absent(val) {
 			r.Forwarded = n.text(val)
+		}
+	case varGateway:
+		if !r.Client.IsValid() {
+			r.Client, r.Claimed = addrOf(val), true
+		}
+	case varClientSaid:
+		q.clientSaid = val
+	case varRealIP:
+		if !absent(val) {
+			q.realIP = n.text(val)
+		}
+	case varProxyAddr:
+		if !absent(val) {
+			q.proxyAddr = val
 		}
 	case varTimeLocal, varTimeISO, varMsec, varTimeAny:
 		return n.setTime(r, v, val)
@@ -183,6 +203,33 @@ func (n *nginxReader) set(r *pipeline.Record, v variable, val []byte) pipeline.R
 	return ""
 }
 
+// finishClient puts the hops in order: a PROXY protocol's header was sent by the peer, and X-Forwarded-For by whom
+// that header names. Other headers count where the log has no X-Forwarded-For, since proxies add to that alone.
+func (n *nginxReader) finishClient(r *pipeline.Record) pipeline.Reason {
+	q := &n.req
+	if said := q.clientSaid; said != nil {
+		if !r.Client.IsValid() {
+			if reason := setClient(r, said); reason != "" {
+				return reason
+			}
+		} else if r.Forwarded == nil && addrOf(said).IsValid() {
+			r.Forwarded = said
+		}
+	}
+	if r.Forwarded == nil {
+		r.Forwarded = q.realIP
+	}
+	switch {
+	case q.proxyAddr == nil:
+	case r.Forwarded == nil:
+		r.Forwarded = q.proxyAddr
+	default:
+		list := append(n.mem.take(len(r.Forwarded)+2+len(q.proxyAddr)), r.Forwarded...)
+		r.Forwarded = append(append(list, ", "...), q.proxyAddr...)
+	}
+	return ""
+}
+
 // setClient reads the peer. Where a log_format puts X-Forwarded-For in its place, it may be a list: the
 // rightmost is the hop that the nearest proxy saw.
 func setClient(r *pipeline.Record, val []byte) pipeline.Reason {
@@ -190,10 +237,10 @@ func setClient(r *pipeline.Record, val []byte) pipeline.Reason {
 		if r.Client = addrOf(val[i+1:]); i == 0 || val[i-1] != ',' || !r.Client.IsValid() {
 			return pipeline.ReasonNotAccess
 		}
-		r.Forwarded = val
+		r.Forwarded, r.Claimed = val, true
 		return ""
 	}
-	r.Client = addrOf(val)
+	r.Client, r.Claimed = addrOf(val), false
 	return ""
 }
 
@@ -374,6 +421,9 @@ func nextItem(list []byte) (item, rest []byte) {
 func (n *nginxReader) finish(r *pipeline.Record) pipeline.Reason {
 	q := &n.req
 	n.finishRequest(r)
+	if reason := n.finishClient(r); reason != "" {
+		return reason
+	}
 	if q.hostRank > 0 {
 		r.Host = q.host
 	}
@@ -412,7 +462,10 @@ func (n *nginxReader) finishRequest(r *pipeline.Record) {
 		return
 	}
 	if !absent(q.method) {
-		r.Method = n.text(q.method)
+		if r.Method = n.text(q.method); !isMethod(r.Method) {
+			r.Malformed, r.Method = true, nil
+			return
+		}
 	}
 	if !absent(q.proto) {
 		r.Proto = n.text(q.proto)

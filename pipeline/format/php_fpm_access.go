@@ -54,13 +54,14 @@ func judgePHPAccess(_ *percentReader, r *pipeline.Record) {
 var phpEnvironment = map[string]variable{
 	"HTTP_HOST": varHTTPHost, "SERVER_NAME": varServerName, "HTTP_USER_AGENT": varAgent, "HTTP_REFERER": varReferer,
 	"HTTP_X_FORWARDED_FOR": varForwarded, "SERVER_PROTOCOL": varProto, "REMOTE_ADDR": varClient,
+	"REQUEST_URI": varRequestURI, "REQUEST_METHOD": varMethod, "QUERY_STRING": varArgs,
 }
 
 // phpDirective tells what a directive of access.format means (php-fpm's www.conf lists them).
 func phpDirective(name byte, arg string) percentElement {
 	switch name {
-	case 'R':
-		return percentElement{v: varClient}
+	case 'R': // who speaks FastCGI: the server in front, whatever www.conf calls it
+		return percentElement{v: varGateway}
 	case 't', 'T':
 		v := varTimeLocal
 		if arg != "" {

@@ -66,6 +66,7 @@ func (f *traefikCLF) read(line []byte, r *pipeline.Record) (pos int, reason pipe
 	if !ok || len(client) == 0 {
 		return 0, pipeline.ReasonNotAccess
 	}
+	r.Claimed = true // the line does not tell whether it is the header
 	if r.Client = lastHop(client); bytes.IndexByte(client, ',') >= 0 {
 		r.Forwarded = client
 	}

@@ -162,7 +162,7 @@ func setTraefikClient(r *pipeline.Record, peer, clientHost []byte) {
 		last = bytes.TrimLeft(last[i+1:], " ")
 	}
 	if !r.Client.IsValid() {
-		r.Client = addrOf(last)
+		r.Client, r.Claimed = addrOf(last), true
 	}
 	if len(last) != len(clientHost) || addrOf(last) != r.Client {
 		r.Forwarded = clientHost
