@@ -167,7 +167,7 @@ func readCheckpoint(d *zstd.Decoder, msg []byte) (seq uint64, total place, marks
 	}
 	r := reader{b: msg[3:]}
 	seq, total = r.uvarint(), place{int64(r.uvarint()), int64(r.uvarint())}
-	if r.bad {
+	if r.bad || total.lines < 0 || total.bytes < 0 {
 		return 0, place{}, nil, errFrame
 	}
 	body, err := d.DecodeAll(r.b, nil)
