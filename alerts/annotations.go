@@ -196,21 +196,33 @@ func summary(a *Alert) string {
 	if a.reads("self_loop") {
 		add(e.RequestsPerMinute, "%s requests a minute from the site's own addresses", short)
 	}
+	some := func(n detectors.Num, format string, write func(float64) string) {
+		if n.Get() > 0 {
+			add(n, format, write)
+		}
+	}
 	if a.reads("ratelimit_backfire") {
-		add(e.LimitedOwn, "a limiter refused %s requests of the site's own hosts", short)
-		add(e.LimitedAllowed, "%s of allowed addresses", short)
-		add(e.LimitedStaticQuery, "%s for static files with a query string", short)
+		some(e.LimitedOwn, "a limiter refused %s requests of the site's own hosts", short)
+		some(e.LimitedAllowed, "a limiter refused %s requests of allowed addresses", short)
+		some(e.LimitedStaticQuery, "a limiter refused %s static files with a query string", short)
 	}
 	if a.reads("probe_failure") {
 		add(e.ProbesFailed, "%s health checks failed or waited", short)
 	}
 	if a.reads("worker_timeout") {
 		add(e.PHPTimeouts, "php-fpm killed %s requests", short)
-		add(e.MaxChildrenReached, "told %s times that all children are busy", short)
+		some(e.MaxChildrenReached, "all its children were busy %s times", short)
 	}
 	if a.reads("error_burst") {
 		add(e.Errors5xx, "%s answers were 5xx", short)
 		add(e.ErrorRatio, "%s of all", percent)
+	}
+	if a.reads("retry_loop") {
+		add(e.Retries, "%s retries of "+strings.ReplaceAll(e.Method+" "+e.Route, "%", "%%")+" within seconds of a timeout", short)
+	}
+	if a.reads("cache_stampede") {
+		add(e.MissesPerMinute, "%s requests a minute missed the cache", short)
+		add(e.MissShare, "%s of all", percent)
 	}
 	if a.reads("client_abandon") {
 		add(e.Abandoned, "%s clients gave up", short)
@@ -333,6 +345,10 @@ func evidenceLines(a *Alert) []string {
 		num(e.MaxChildren, "max_children %s", short), num(e.ProbesFailed, "%s probes failed or waited", short),
 		num(e.Containers, "in %s containers", short), num(e.StallSeconds, "longest stall %s s", short),
 		num(e.ProbePeriodSeconds, "probe period %s s", short), num(e.KillBudgetSeconds, "kill budget %s s", short))
+	add(num(e.MissesPerMinute, "%s cache misses a minute", short), num(e.MissShare, "%s of all", percent),
+		num(e.UsualMissesPerMinute, "usual %s a minute", rate), num(e.UsualMissShare, "%s", percent),
+		num(e.MissedURLs, "%s URLs", approx), num(e.RepeatFactor, "each %s times", short), num(e.TTLSeconds, "TTL ≈%s s", short))
+	add(num(e.Retries, "%s retries after a timeout", short), num(e.RetryingClients, "by %s clients", short))
 	if len(e.TopRoutes) > 0 {
 		add("routes: " + ranking(e.TopRoutes))
 	}

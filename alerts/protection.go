@@ -132,7 +132,10 @@ func failedProbesCause(f *facts) Cause {
 // timeoutCause tells what php-fpm did; a steady rhythm tells whose requests they were, not why they ran so long.
 func timeoutCause(f *facts) Cause {
 	e := f.timeouts
-	text := fmt.Sprintf("php-fpm killed %s requests and told %s times that all its children are busy", short(e.PHPTimeouts.Get()), short(e.MaxChildrenReached.Get()))
+	text := fmt.Sprintf("php-fpm killed %s requests", short(e.PHPTimeouts.Get()))
+	if e.MaxChildrenReached.Get() > 0 {
+		text += fmt.Sprintf(" and told %s times that all its children are busy", short(e.MaxChildrenReached.Get()))
+	}
 	if e.StallSeconds.Known() {
 		text += fmt.Sprintf("; the longest had run %s s", short(e.StallSeconds.Get()))
 	}
@@ -215,8 +218,7 @@ func adviseProbes(f *facts) []option {
 	return []option{
 		{Advice{
 			Layer: layerKubernetes,
-			Text: "let the liveness probe ask php-fpm's ping or nginx only, not the application: that no database is asked must hold on the entire path, sessions included. Keep periodSeconds × failureThreshold longer than the longest PHP request; the database belongs into readiness" +
-				budget(f.probe),
+			Text: "let the liveness probe ask php-fpm's ping or nginx only, not the application: that no database is asked must hold on the entire path, sessions included. Keep periodSeconds × failureThreshold longer than the longest PHP request; the database belongs into readiness",
 			Snippet: probeSnippet,
 			Verify:  "with every PHP worker busy the probe must still be answered, and no container be restarted",
 		}, []string{"liveness_ping"}},
