@@ -30,6 +30,8 @@ var adviceRules = []struct {
 	{"probes", func(f *facts) bool { return f.probe != nil && f.alert.reads("probe_failure") }, adviseProbes},
 	{"killed requests", func(f *facts) bool { return f.timeouts != nil && f.alert.reads("worker_timeout") }, adviseTimeouts},
 	{"errors", func(f *facts) bool { return f.failing != nil && f.alert.reads("error_burst") }, adviseErrors},
+	{"retries", func(f *facts) bool { return f.retry != nil && f.alert.reads("retry_loop") }, adviseRetry},
+	{"stampede", func(f *facts) bool { return f.stampede != nil && f.alert.reads("cache_stampede") }, adviseStampede},
 	{"own host", func(f *facts) bool { return f.self != nil && (f.alert.reads("self_loop") || f.head == nil) }, adviseSelf},
 	{"HEAD that reaches the origin", func(f *facts) bool { return f.head != nil && !answered(f) && !contradicted(f) }, adviseHead},
 	{"HEAD that is answered", func(f *facts) bool { return f.head != nil && answered(f) && !f.hurting }, adviseNothing},

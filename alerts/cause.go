@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/squall-sre/squall/detectors"
 )
 
 // causeRules leads from facts to a verdict: the first that matches speaks. What it says holds for what it matched
@@ -22,6 +24,8 @@ var causeRules = []struct {
 	{"failed probes", func(f *facts) bool { return f.probe != nil && f.alert.reads("probe_failure") }, failedProbesCause},
 	{"killed requests", func(f *facts) bool { return f.timeouts != nil && f.alert.reads("worker_timeout") }, timeoutCause},
 	{"errors", func(f *facts) bool { return f.failing != nil && f.alert.reads("error_burst") }, errorCause},
+	{"retries", func(f *facts) bool { return f.retry != nil && f.alert.reads("retry_loop") }, retryCause},
+	{"stampede", func(f *facts) bool { return f.stampede != nil && f.alert.reads("cache_stampede") }, stampedeCause},
 	{"self loop", func(f *facts) bool { return f.self != nil && f.alert.reads("self_loop") }, selfCause},
 	{"head storm answered before the origin", func(f *facts) bool {
 		return f.head != nil && f.head.ReachedUpstreamRatio.Known() && f.head.ReachedUpstreamRatio.Get() == 0 && !f.hurting
@@ -106,11 +110,13 @@ func statedBy(missing []string) Verdict {
 	return Proven
 }
 
-func routeOf(f *facts) string {
-	if f.head.Route == "" {
+func routeOf(f *facts) string { return routeIn(f.head) }
+
+func routeIn(e *detectors.Evidence) string {
+	if e.Route == "" {
 		return "several routes"
 	}
-	return f.head.Route
+	return e.Route
 }
 
 // agents says why the User-Agent is no key: a fleet rotates it, or takes a browser's.

@@ -32,6 +32,7 @@ type facts struct {
 
 	head, flood, self, restart, sat   *detectors.Evidence
 	limiter, failing, timeouts, probe *detectors.Evidence // ratelimit_backfire, error_burst, worker_timeout, probe_failure
+	retry, stampede                   *detectors.Evidence // retry_loop, cache_stampede
 	hurting                           bool                // clients leave, wait or workers are used up
 	class                             class
 }
@@ -55,6 +56,7 @@ func (f *facts) prepare() {
 	f.head, f.self, f.restart, f.sat = of("head_storm"), of("self_loop"), of("restart_burst"), of("saturation")
 	f.flood = of("agent_flood")
 	f.limiter, f.failing, f.timeouts, f.probe = of("ratelimit_backfire"), of("error_burst"), of("worker_timeout"), of("probe_failure")
+	f.retry, f.stampede = of("retry_loop"), of("cache_stampede")
 	f.hurting = of("client_abandon") != nil || of("latency") != nil || f.sat != nil
 	f.class = costliest(f.sat, of("latency"))
 }

@@ -79,6 +79,12 @@ var shipped = []Rule{
 		KeepFiringFor: keepFiring,
 	},
 	{
+		// A ticket for whoever owns the caller: nobody is to be woken.
+		Name: "RetryLoop", When: "retry_loop", Severity: string(Warning), KeepFiringFor: keepFiring,
+		Labels: map[string]string{"owner": "application"},
+	},
+	{Name: "CacheStampede", When: "cache_stampede", Severity: string(Warning), KeepFiringFor: keepFiring},
+	{
 		Name: "RestartBurst", When: "restart_burst", By: []string{"cluster"}, Severity: string(Page),
 		KeepFiringFor: keepFiring,
 	},
