@@ -429,8 +429,12 @@ func (s stateKV) Put(ctx context.Context, key string, value []byte) error {
 // the windows before, from the spool. A snapshot that cannot be read costs the state, not the start.
 func (d *service) restore(ctx context.Context) error {
 	data, found, err := stateKV{d.store}.Get(ctx, stateKey)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("read the saved state: %w", err)
+	case err != nil: // a torn file of the spool is no reason to be blind
+		d.log.Error("the saved state cannot be read: detection begins anew", zap.Error(err))
+		return nil
 	}
 	if !found { // no pane was judged yet: all that is stored counts
 		return d.reread(ctx, 0)
