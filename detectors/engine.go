@@ -117,6 +117,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 		_, err := New(name, nil)
 		return nil, err
 	}
+	e.keepSites = max(e.keepSites, int64(busySpan))
 	e.sites = pane.NewWindows(cfg.Pane, time.Duration(e.keepSites))
 	e.events = pane.NewWindows(cfg.Pane, time.Duration(e.keep))
 	return e, nil
@@ -195,6 +196,8 @@ func (e *Engine) Close(p *pane.Pane) *Result {
 			}
 		})
 	}
+	last := e.shared(views, viewKey{int64(busySpan), PerSite})
+	res.Busy = e.window("", last, last.SiteNames()).busiest()
 	for name, view := range e.incidents {
 		if view.End < p.End {
 			e.grow(name, view, p)
@@ -242,7 +245,10 @@ type viewKey struct {
 
 // view merges the panes of the detector's window that ends now.
 func (e *Engine) view(views map[viewKey]*pane.Pane, d Detector) *pane.Pane {
-	key := viewKey{int64(d.Span()), d.Scope()}
+	return e.shared(views, viewKey{int64(d.Span()), d.Scope()})
+}
+
+func (e *Engine) shared(views map[viewKey]*pane.Pane, key viewKey) *pane.Pane {
 	v := views[key]
 	if v == nil {
 		windows := e.sites

@@ -1,6 +1,13 @@
 package detectors
 
-import "github.com/squall-sre/squall/detectors/pane"
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/squall-sre/squall/detectors/pane"
+)
 
 // Result is what the engine makes of one pane.
 type Result struct {
@@ -9,4 +16,39 @@ type Result struct {
 	Changes    []Detection // those that became active or were over in this pane, in the same order
 	Coverage   pane.Coverage
 	GapSources []string // sources with lost lines in the window, sorted
+	Busy       []Busy   // of the busiest sites in the last minute, sorted by site
+}
+
+// Busy is the mean number of busy workers of a site's origin, as an interval.
+type Busy struct {
+	Site         string
+	Lower, Upper float64
+}
+
+const (
+	busySpan  = time.Minute
+	busySites = 100
+)
+
+// busiest gives the busy workers of the sites of a view, those with most when there are many. A site whose log does
+// not tell the origin's time has none.
+func (w *Window) busiest() []Busy {
+	list := make([]Busy, 0, len(w.Sites))
+	for _, name := range w.Sites {
+		var requests, untimed uint64
+		for k, c := range w.cells(name) {
+			if isClient(k) {
+				requests, untimed = requests+c.Requests, untimed+c.Busy.Untimed
+			}
+		}
+		if requests == 0 || float64(untimed) > 0.01*float64(requests) {
+			continue
+		}
+		lower, upper := w.busy(name, isClient)
+		list = append(list, Busy{name, lower, upper})
+	}
+	slices.SortFunc(list, func(a, b Busy) int { return cmp.Or(cmp.Compare(b.Upper, a.Upper), strings.Compare(a.Site, b.Site)) })
+	list = list[:min(len(list), busySites)]
+	slices.SortFunc(list, func(a, b Busy) int { return strings.Compare(a.Site, b.Site) })
+	return list
 }

@@ -32,6 +32,7 @@ type service struct {
 	registry   *prometheus.Registry
 	store      *spool.Spool
 	judge      *judge
+	busy       *busyWorkers
 	outbox     *notify.Outbox // the server's
 	dispatcher *notify.Dispatcher
 	shipper    *loki.Shipper // nil: no Loki is configured
@@ -81,7 +82,7 @@ func (s *server) build(ctx context.Context, c *Config) (*service, error) {
 	if d.judge, err = newJudge(c, reg, 0); err != nil {
 		return nil, err
 	}
-	d.judge.store, d.judge.settled = s.store, d.settled
+	d.judge.store, d.judge.settled, d.busy = s.store, d.settled, newBusyWorkers(reg)
 	if d.dispatcher, err = s.newDispatcher(c, reg); err != nil {
 		return nil, err
 	}
@@ -328,6 +329,7 @@ func (d *service) rest(now time.Time) {
 
 // settled follows each evaluated pane: the alerts go out, and what must outlive a crash is saved.
 func (d *service) settled(res *detectors.Result, transitions []alerts.Alert) {
+	d.busy.set(res.Busy)
 	active := d.judge.manager.Active()
 	d.dispatcher.Update(res.At, active, transitions)
 	d.mu.Lock()
