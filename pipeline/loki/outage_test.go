@@ -70,10 +70,12 @@ func TestOutageOfHours(t *testing.T) {
 	if r.sum("squall_loki_backlog") != 1 {
 		t.Error("the backlog was shipped before the fresh lines")
 	}
-	lost, bytes := r.sum("squall_spool_dropped_lines_total"), r.sum("squall_spool_dropped_bytes_total")
 	r.stop()
+	lost, bytes := r.sum("squall_spool_dropped_lines_total"), r.sum("squall_spool_dropped_bytes_total")
 	r = start(t, dir, cfg, c.use, small)
 	r.shipped()
+	lost += r.sum("squall_spool_dropped_lines_total") // fresh lines made room, too
+	bytes += r.sum("squall_spool_dropped_bytes_total")
 	if lost == 0 || bytes != lost*1000 {
 		t.Errorf("%v lines of %v bytes are counted as lost", lost, bytes)
 	}
@@ -88,7 +90,7 @@ func TestOutageOfHours(t *testing.T) {
 	if len(kept) < 100 || kept[len(kept)-1].Line[:6] != fmt.Sprintf("%06d", at-1) {
 		t.Errorf("%d lines of the backlog were shipped, and not up to the newest", len(kept))
 	}
-	if got, want := len(s.Entries()), 10+40*64+30-int(lost); got != want {
+	if got, want := len(s.Entries())-len(of(s, "canary")), 10+40*64+30-int(lost); got != want {
 		t.Errorf("Loki has %d lines, want %d", got, want)
 	}
 }
