@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -134,9 +135,9 @@ func newSlowOrigin(t *testing.T) (address string, arrived *arrivals) {
 }
 
 // send makes the visit, and gives how long it took.
-func (v visit) send(ctx context.Context, address string, arrived *arrivals) (time.Duration, error) {
+func (v visit) send(t *testing.T, address string, arrived *arrivals) (time.Duration, error) {
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if v.leaves > 0 {
 		go func() {
@@ -153,12 +154,12 @@ func (v visit) send(ctx context.Context, address string, arrived *arrivals) (tim
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(v.from)}}
 	var err error
 	if v.over2 {
-		err = v.send2(ctx, &dialer, address)
+		err = v.send2(ctx, t, &dialer, address)
 	} else {
 		err = v.send1(ctx, &dialer, address)
 	}
 	if left := ctx.Err() != nil; left != (v.leaves > 0) || err != nil && !left {
-		return 0, fmt.Errorf("%s: %v, after %s", v.name, err, time.Since(began))
+		return 0, fmt.Errorf("%s: %w, after %s", v.name, errors.Join(err, ctx.Err()), time.Since(began))
 	}
 	return time.Since(began), nil
 }
@@ -186,10 +187,14 @@ func (v visit) send1(ctx context.Context, dialer *net.Dialer, address string) er
 	return v.read(conn)
 }
 
-func (v visit) send2(ctx context.Context, dialer *net.Dialer, address string) error {
+func (v visit) send2(ctx context.Context, t *testing.T, dialer *net.Dialer, address string) error {
 	transport := &http.Transport{DialContext: dialer.DialContext, Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
+	if v.drops || v.leaves > 0 {
+		defer transport.CloseIdleConnections()
+	} else {
+		t.Cleanup(transport.CloseIdleConnections) // Apache says X of who got all and left before it wrote its line
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+v.name, nil)
 	if err != nil {
 		return err
@@ -270,9 +275,9 @@ func launchDaemon(t *testing.T, dir string, command []string, addresses ...strin
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		<-ended
+		ended := <-ended
 		if text, err := os.ReadFile(output.Name()); t.Failed() && err == nil {
-			t.Logf("%s: %s", command[0], text[:min(len(text), 4<<10)])
+			t.Logf("%s: %v: %s", command[0], ended, text[:min(len(text), 4<<10)])
 		}
 	})
 	for _, address := range addresses {
@@ -373,7 +378,7 @@ func sendAll(t *testing.T, visits []visit, arrived *arrivals, address func(visit
 	var all sync.WaitGroup
 	for _, v := range visits {
 		all.Go(func() {
-			d, err := v.send(t.Context(), address(v), arrived)
+			d, err := v.send(t, address(v), arrived)
 			if err != nil {
 				t.Error(err)
 			}

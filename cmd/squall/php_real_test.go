@@ -57,7 +57,7 @@ func TestRealPHPBehindNginx(t *testing.T) {
 		"php_slow " + hang + "GET /page.php?ms=1500":              1,
 		"php_slow " + hang + `GET /page.php?ms=9000&q='"%20(x`:    1,
 		"php_timeout " + hang + `GET /page.php?ms=9000&q='"%20(x`: 1,
-		"php_child_exit pool shop, script , request ":             1,
+		"php_child_exit pool shop, killed by 15":                  1,
 	})
 	compareEvents(t, filepath.Join(dir, "slow.log"), did, map[string]int{"php_slow " + hang: 2})
 }
@@ -110,6 +110,9 @@ func compareEvents(t *testing.T, path string, did doings, want map[string]int) {
 }
 
 func eventText(e pipeline.Event) string {
+	if e.Signal != 0 {
+		return fmt.Sprintf("%s pool %s, killed by %d", e.Kind, e.Pool, e.Signal)
+	}
 	if e.Pool != "" {
 		return fmt.Sprintf("%s pool %s, script %s, request %s", e.Kind, e.Pool, e.Script, e.Request)
 	}
