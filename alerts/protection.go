@@ -217,8 +217,8 @@ location = /healthz { default_type text/plain; return 200 "ok\n"; }`
 func adviseProbes(f *facts) []option {
 	return []option{
 		{Advice{
-			Layer: layerKubernetes,
-			Text: "let the liveness probe ask php-fpm's ping or nginx only, not the application: that no database is asked must hold on the entire path, sessions included. Keep periodSeconds × failureThreshold longer than the longest PHP request; the database belongs into readiness",
+			Layer:   layerKubernetes,
+			Text:    "let the liveness probe ask php-fpm's ping or nginx only, not the application: that no database is asked must hold on the entire path, sessions included. Keep periodSeconds × failureThreshold longer than the longest PHP request; the database belongs into readiness",
 			Snippet: probeSnippet,
 			Verify:  "with every PHP worker busy the probe must still be answered, and no container be restarted",
 		}, []string{"liveness_ping"}},

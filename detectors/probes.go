@@ -1,9 +1,7 @@
 package detectors
 
 import (
-	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/squall-sre/squall/pipeline"
@@ -27,11 +25,6 @@ func probeName(probe string) string {
 
 // A prober is one probe of one container.
 type prober struct{ namespace, pod, container, probe string }
-
-func compareProbers(a, b prober) int {
-	return cmp.Or(strings.Compare(a.namespace, b.namespace), strings.Compare(a.pod, b.pod),
-		strings.Compare(a.container, b.container), strings.Compare(a.probe, b.probe))
-}
 
 // failingProbes gives the containers whose probes failed, each once.
 func failingProbes(events []pipeline.Event) map[prober]bool {
