@@ -90,6 +90,7 @@ type Scope uint8
 const (
 	PerSite Scope = iota
 	Cluster
+	PerClient // each site by its Waits alone, so that a long window stays small
 )
 
 // Pool is the origin's capacity as configured.

@@ -40,6 +40,7 @@ type Engine struct {
 	ring      []*pane.Pane  // the last panes, oldest first
 	sites     *pane.Windows // their sites
 	events    *pane.Windows // their events
+	waits     *pane.Windows // the Waits of their sites
 	episodes  map[episodeKey]*episode
 	incidents map[string]*pane.Pane // by site ("" for the cluster): the merged panes since its first episode began
 	baselines *Baselines
@@ -120,6 +121,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 	e.keepSites = max(e.keepSites, int64(busySpan))
 	e.sites = pane.NewWindows(cfg.Pane, time.Duration(e.keepSites))
 	e.events = pane.NewWindows(cfg.Pane, time.Duration(e.keep))
+	e.waits = pane.NewWindows(cfg.Pane, time.Duration(e.keep))
 	return e, nil
 }
 
@@ -213,6 +215,7 @@ func (e *Engine) push(p *pane.Pane) {
 	e.ring = append(e.ring, p)
 	e.sites.Push(part(p, PerSite, ""))
 	e.events.Push(part(p, Cluster, ""))
+	e.waits.Push(part(p, PerClient, ""))
 	first := 0
 	for e.ring[first].End <= p.End-e.keep {
 		first++
@@ -223,6 +226,7 @@ func (e *Engine) push(p *pane.Pane) {
 			continue
 		}
 		e.ring[i] = part(old, Cluster, "")
+		e.ring[i].Sites = part(old, PerClient, "").Sites
 	}
 }
 
@@ -252,8 +256,11 @@ func (e *Engine) shared(views map[viewKey]*pane.Pane, key viewKey) *pane.Pane {
 	v := views[key]
 	if v == nil {
 		windows := e.sites
-		if key.scope == Cluster {
+		switch key.scope {
+		case Cluster:
 			windows = e.events
+		case PerClient:
+			windows = e.waits
 		}
 		v = windows.View(e.at-key.length, e.at)
 		views[key] = v
@@ -268,6 +275,16 @@ func part(p *pane.Pane, scope Scope, site string) *pane.Pane {
 	switch {
 	case scope == Cluster:
 		out.Events = ofCluster(p.Events)
+		return out
+	case scope == PerClient:
+		for name, s := range p.Sites {
+			if len(s.Waits) > 0 && (site == "" || site == name) {
+				if out.Sites == nil {
+					out.Sites = map[string]*pane.Site{}
+				}
+				out.Sites[name] = &pane.Site{Waits: s.Waits}
+			}
+		}
 		return out
 	case site == "":
 		out.Sites = p.Sites

@@ -44,7 +44,7 @@ func newRetryLoop(decode func(any) error) (Detector, error) {
 
 func (d *retryLoop) Span() time.Duration { return d.Window }
 
-func (d *retryLoop) Scope() Scope { return PerSite }
+func (d *retryLoop) Scope() Scope { return PerClient }
 
 // A loop is what one client does to one path.
 type loop struct {
@@ -112,7 +112,10 @@ func (d *retryLoop) Evidence(w *Window, key Labels) Evidence {
 		return Evidence{}
 	}
 	worst := loops[0].waits
-	e := w.explain(site, func(k pane.Key) bool { return !k.Probe && k.Route == worst.Route && k.Method == worst.Method })
+	var e Evidence
+	if len(w.View.Sites[site].Cells) > 0 { // of the whole incident, not of the window
+		e = w.explain(site, func(k pane.Key) bool { return !k.Probe && k.Route == worst.Route && k.Method == worst.Method })
+	}
 	e.Method, e.Route = worst.Method, worst.Route
 	clients := map[netip.Addr]bool{}
 	retries := 0
