@@ -224,13 +224,6 @@ func summary(a *Alert) string {
 		add(e.MissesPerMinute, "%s requests a minute missed the cache", short)
 		add(e.MissShare, "%s of all", percent)
 	}
-	if a.reads("retry_loop") {
-		add(e.Retries, "%s retries of "+strings.ReplaceAll(e.Method+" "+e.Route, "%", "%%")+" within seconds of a timeout", short)
-	}
-	if a.reads("cache_stampede") {
-		add(e.MissesPerMinute, "%s requests a minute missed the cache", short)
-		add(e.MissShare, "%s of all", percent)
-	}
 	if a.reads("client_abandon") {
 		add(e.Abandoned, "%s clients gave up", short)
 		if !a.reads("head_storm") {
@@ -352,10 +345,6 @@ func evidenceLines(a *Alert) []string {
 		num(e.MaxChildren, "max_children %s", short), num(e.ProbesFailed, "%s probes failed or waited", short),
 		num(e.Containers, "in %s containers", short), num(e.StallSeconds, "longest stall %s s", short),
 		num(e.ProbePeriodSeconds, "probe period %s s", short), num(e.KillBudgetSeconds, "kill budget %s s", short))
-	add(num(e.MissesPerMinute, "%s cache misses a minute", short), num(e.MissShare, "%s of all", percent),
-		num(e.UsualMissesPerMinute, "usual %s a minute", rate), num(e.UsualMissShare, "%s", percent),
-		num(e.MissedURLs, "%s URLs", approx), num(e.RepeatFactor, "each %s times", short), num(e.TTLSeconds, "TTL ≈%s s", short))
-	add(num(e.Retries, "%s retries after a timeout", short), num(e.RetryingClients, "by %s clients", short))
 	add(num(e.MissesPerMinute, "%s cache misses a minute", short), num(e.MissShare, "%s of all", percent),
 		num(e.UsualMissesPerMinute, "usual %s a minute", rate), num(e.UsualMissShare, "%s", percent),
 		num(e.MissedURLs, "%s URLs", approx), num(e.RepeatFactor, "each %s times", short), num(e.TTLSeconds, "TTL ≈%s s", short))
