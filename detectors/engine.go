@@ -380,8 +380,8 @@ const (
 
 // begun remembers when an episode began. Over the limit, those that were over longest are forgotten.
 func (e *Engine) begun(key episodeKey, onset int64) {
-	list := append(e.onsets[key], onset)
-	e.onsets[key] = list[max(0, len(list)-maxOnsets):]
+	e.onsets[key] = append(e.onsets[key], onset)
+	e.onsets[key] = e.onsets[key][max(0, len(e.onsets[key])-maxOnsets):]
 	if len(e.onsets) <= maxRecalls {
 		return
 	}

@@ -588,3 +588,23 @@ func TestSettingsOverride(t *testing.T) {
 		}
 	}
 }
+
+// TestEachSiteForItself holds that a stampede and a loop of one site are no other's.
+func TestEachSiteForItself(t *testing.T) {
+	at := func(site string, edit func(int, *pipeline.Record)) func(int, *pipeline.Record) {
+		return func(i int, r *pipeline.Record) { edit(i, r); r.Site = site }
+	}
+	changes, _ := stage{length: 1800, flows: []flow{
+		{0, 1800, 600, at("calm.example", hits(20))}, {600, 900, 3, at("loop.example", retries(20, 7))},
+		{0, 1200, 600, at("cold.example", hits(20))}, {1200, 1300, 600, at("cold.example", hits(1))}, {1300, 1800, 600, at("cold.example", hits(20))},
+	}}.play(t)
+	told := map[string]int{}
+	for _, d := range changes {
+		if d.Detector == "cache_stampede" || d.Detector == "retry_loop" {
+			told[d.Detector+" "+d.Labels.Get("site")]++
+		}
+	}
+	if len(told) != 2 || told["cache_stampede cold.example"] != 2 || told["retry_loop loop.example"] != 2 {
+		t.Errorf("%v", told)
+	}
+}
