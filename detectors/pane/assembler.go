@@ -14,7 +14,7 @@ type Config struct {
 	MaxSites       int           // sites a pane beside Other; 1,024
 	MaxCells       int           // cells a site beside those of the route Other; 4,096
 	MaxPaneCells   int           // cells of a pane over all its sites while it is open; 4,096
-	KeptCells      int           // cells of a closed pane over all its sites, beside those of the route Other; 512
+	KeptCells      int           // cells of a closed pane over all its sites, beside those of the route Other; 1,024
 	MaxEvents      int           // Events a pane; 10,000
 	AgentsPerSite  int           // 256: kept of Site.Agents when a pane closes; four times as many are exact
 	ClientsPerSite int           // 256: likewise of Site.Clients
@@ -32,10 +32,10 @@ type Config struct {
 const exactFactor = 4
 
 // A closed pane is kept for as long as the longest window, some thirty of them with the runs merged of them, so
-// that their number of cells is what bounds the memory. What a detector could speak of is
-// never among the lightest of so many.
+// that their number of cells is what bounds the memory. What a detector could speak of is never among the lightest of
+// so many.
 const (
-	keptCells = 512
+	keptCells = 1024
 	keptTop   = 4096 // agents, and clients, of a pane over all its sites,
 	minTop    = 16   // but so many of each site
 )

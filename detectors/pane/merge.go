@@ -270,8 +270,12 @@ func (s *Site) fold(maxCells int) (folded uint64) {
 	return folded
 }
 
-// foldAll merges the lightest cells of all sites, by requests, each into the route Other of its site, until at most
-// kept are left beside those. What stays depends on counts, sites and keys alone.
+// weight is what a cell would be missed for: its requests, and the time that it held workers, a tenth of a second of
+// which counts like a request.
+func (c *Cell) weight() uint64 { return c.Requests + uint64(max(c.Busy.Upper, 0)/1e8) }
+
+// foldAll merges the lightest cells of all sites each into the route Other of its site, until at most kept are left
+// beside those. What stays depends on counts, sites and keys alone.
 func (p *Pane) foldAll(kept int) {
 	total := 0
 	for _, s := range p.Sites {
@@ -294,7 +298,7 @@ func (p *Pane) foldAll(kept int) {
 		}
 	}
 	slices.SortFunc(list, func(a, b keyed) int {
-		return cmp.Or(cmp.Compare(b.cell.Requests, a.cell.Requests), strings.Compare(a.name, b.name), compareKeys(a.key, b.key))
+		return cmp.Or(cmp.Compare(b.cell.weight(), a.cell.weight()), strings.Compare(a.name, b.name), compareKeys(a.key, b.key))
 	})
 	for _, x := range list[min(kept, len(list)):] {
 		s := p.Sites[x.name]
