@@ -418,15 +418,17 @@ func TestKubernetesRealServer(t *testing.T) {
 	again.streams, again.order = s.streams, s.order
 	src, stop = watchAPI(t, a, squallToken, again)
 	stateOfAll(t, src, "reading", "")
-	until(t, func() bool { return again.count() >= 1 }, func() string { return "nothing is told" })
-	stop()
-	restarts := []string{}
-	for _, line := range told(t, again) {
-		if strings.HasPrefix(line, "container_restart") {
-			restarts = append(restarts, line)
+	restarts := func() (of []string) {
+		for _, line := range told(t, again) {
+			if strings.HasPrefix(line, "container_restart") {
+				of = append(of, line)
+			}
 		}
+		return of
 	}
-	if got := strings.Join(restarts, "; "); got != "container_restart default/first php #3 unknown; "+
+	until(t, func() bool { return len(restarts()) >= 3 }, func() string { return "told: " + strings.Join(restarts(), "; ") })
+	stop()
+	if got := strings.Join(restarts(), "; "); got != "container_restart default/first php #3 unknown; "+
 		"container_restart default/first php #4 unknown; container_restart default/first php #5 Error/2" {
 		t.Errorf("told after the second start: %s", got)
 	}
