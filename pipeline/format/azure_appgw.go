@@ -214,13 +214,15 @@ func (o *azureObject) note(note []byte) {
 	}
 }
 
-// takenDigits tells the unit of a record's durations: the second generation writes seconds, the first and the
-// one for containers ms.
+// takenDigits tells the unit of a record's durations: the second generation and Front Door write seconds, the first
+// and the one for containers ms.
 func (o *azureObject) takenDigits() int {
 	l := &o.line
 	switch {
 	case o.digits >= 0:
 		return o.digits
+	case bytes.HasPrefix(l.category, []byte("FrontDoor")): // it has hostName, too
+		return unitDigits["s"]
 	case l.containers:
 		return unitDigits["ms"]
 	case l.second || bytes.IndexByte(l.taken, '.') >= 0:
@@ -246,7 +248,7 @@ func (o *azureObject) judge(r *pipeline.Record) {
 	r.Limited = r.Status == 429
 	r.Streaming = r.Status == 101
 	switch {
-	case r.Status == 499 || string(l.errorInfo) == "ERRORINFO_CLIENT_CLOSED_REQUEST":
+	case r.Status == 499 || string(l.errorInfo) == "ERRORINFO_CLIENT_CLOSED_REQUEST" || string(l.errorInfo) == "ClientDisconnected":
 		r.Abandoned = pipeline.Yes
 	case r.Status == 0:
 		r.Abandoned = pipeline.Unsaid

@@ -100,6 +100,9 @@ func (f *nginxExtended) Parse(line []byte, item *pipeline.Item) {
 		k := (f.last + i) % len(f.layouts)
 		item.Record.Reset()
 		p, why := f.reader.parse(f.layouts[k], line, &item.Record)
+		if bytes.IndexByte(item.Record.Host, ',') >= 0 { // the first of several addresses, not a host
+			p, why = 0, pipeline.ReasonFields
+		}
 		if why == "" {
 			f.last = k
 			item.Kind = pipeline.IsRecord

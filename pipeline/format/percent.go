@@ -262,7 +262,7 @@ func (p *percentReader) set(r *pipeline.Record, e *percentElement, val []byte) p
 			return pipeline.ReasonMalformed
 		}
 	case varServerName:
-		if bytes.ContainsAny(val, " [") {
+		if bytes.ContainsAny(val, " [,") { // a comma: the first of several addresses
 			return pipeline.ReasonFields
 		}
 	}

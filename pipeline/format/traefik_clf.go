@@ -132,8 +132,12 @@ func (f *traefikCLF) rest(line []byte, pos int, r *pipeline.Record) (int, pipeli
 	if quote+len(betweenQuotes) > len(both)-1 {
 		return pos, pipeline.ReasonTruncated
 	}
+	agent := both[quote+len(betweenQuotes) : len(both)-1]
+	if bytes.Contains(agent, betweenQuotes) { // more quoted values behind the agent: another program's format
+		return pos, pipeline.ReasonFields
+	}
 	r.Referer = text(f.unquote(both[1:quote]))
-	r.UserAgent = text(f.unquote(both[quote+len(betweenQuotes) : len(both)-1]))
+	r.UserAgent = text(f.unquote(agent))
 	switch r.Status {
 	case 499:
 		r.Abandoned = pipeline.Yes
