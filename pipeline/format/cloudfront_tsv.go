@@ -121,6 +121,7 @@ func (f *cloudFrontTSV) read(line []byte, r *pipeline.Record) (pos int, reason p
 		}
 		pos = min(pos+end+1, len(line))
 	}
+	f.fields.line.anyFront = f.fields.line.anyFront || f.names != nil // a header is proof, whichever fields were chosen
 	if reason := f.fields.finish(r); reason != "" {
 		return 0, reason
 	}

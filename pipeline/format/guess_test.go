@@ -46,3 +46,22 @@ func TestFrontDoorCountsSeconds(t *testing.T) {
 		}
 	}
 }
+
+// TestCloudFrontsHeaderIsDecisive: the fields are the user's choice, and none of CloudFront's own need be among them.
+func TestCloudFrontsHeaderIsDecisive(t *testing.T) {
+	f, err := NewAuto(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var item pipeline.Item
+	for _, line := range []string{
+		"#Version: 1.0", "#Fields: date time c-ip sc-status cs-method cs-uri-stem time-taken x-host-header",
+		"2026-03-29\t00:26:24\t203.0.113.9\t200\tGET\t/a\t0.107\twww.example.com",
+	} {
+		item.Reset()
+		f.Parse([]byte(line), &item)
+	}
+	if r := &item.Record; item.Kind != pipeline.IsRecord || r.Status != 200 || string(r.Path) != "/a" || r.RequestTime != 107e6 || string(r.Host) != "www.example.com" {
+		t.Errorf("%d %s: %d %s %d %s", item.Kind, item.Reason, r.Status, r.Path, r.RequestTime, r.Host)
+	}
+}
