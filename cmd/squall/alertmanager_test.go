@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -77,15 +78,25 @@ func (p *pager) at(path string) string {
 // freeAddress is an address that was free a moment ago.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(22_000))
+		if _, taken := givenAddresses.LoadOrStore(address, true); taken {
+			continue
+		}
+		if l, err := net.Listen("tcp", address); err == nil {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return address
+		}
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return l.Addr().String()
+	t.Fatal("no address is free")
+	return ""
 }
+
+// givenAddresses are those of freeAddress, which gives none twice. They are below the range from which the kernel
+// takes the ports of connections, so that no client is there before the server.
+var givenAddresses sync.Map
 
 // startAlertmanager runs Debian's Alertmanager with the example, its receivers at the given address.
 func startAlertmanager(t *testing.T, receivers string) (base string) {

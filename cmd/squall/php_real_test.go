@@ -30,7 +30,7 @@ func TestRealPHPBehindNginx(t *testing.T) {
 	did := sendAll(t, []visit{
 		{name: "/fast?ms=20", from: visitor, request: get, want: "GET /fast?ms=20 shop.example 200 127.0.0.9 external stayed"},
 		{name: `/hang?ms=9000&q='"%20(x`, from: visitor, request: get, want: `GET /hang?ms=9000&q='"%20(x shop.example 502 127.0.0.9 external stayed`},
-		{name: "/impatient?ms=1500", from: visitor, request: get, want: "GET /impatient?ms=1500 shop.example 504 127.0.0.9 external stayed"},
+		{name: "/impatient?ms=3500", from: visitor, request: get, want: "GET /impatient?ms=3500 shop.example 504 127.0.0.9 external stayed"},
 		{name: "/gone1?ms=700", from: visitor, request: get, leaves: patience, want: "GET /gone1?ms=700 shop.example 499 127.0.0.9 external left"},
 		{name: "/gone2?ms=700", from: visitor, over2: true, leaves: patience, want: "GET /gone2?ms=700 shop.example 499 127.0.0.9 external left"},
 	}, nil, func(v visit) string {
@@ -51,10 +51,10 @@ func TestRealPHPBehindNginx(t *testing.T) {
 	script := filepath.Join(dir, "page.php")
 	hang := fmt.Sprintf("pool shop, script %s, request ", script)
 	compareEvents(t, filepath.Join(dir, "error.log"), did, map[string]int{
-		"upstream_timeout of 127.0.0.9 at Shop.Example, request GET /impatient?ms=1500 HTTP/1.1": 1,
+		"upstream_timeout of 127.0.0.9 at Shop.Example, request GET /impatient?ms=3500 HTTP/1.1": 1,
 	})
 	compareEvents(t, filepath.Join(dir, "fpm.log"), did, map[string]int{
-		"php_slow " + hang + "GET /page.php?ms=1500":              1,
+		"php_slow " + hang + "GET /page.php?ms=3500":              1,
 		"php_slow " + hang + `GET /page.php?ms=9000&q='"%20(x`:    1,
 		"php_timeout " + hang + `GET /page.php?ms=9000&q='"%20(x`: 1,
 		"php_child_exit pool shop, killed by 15":                  1,
