@@ -13,8 +13,6 @@ import (
 // A hook is where squall's own webhooks arrive. It notes when, and under which idempotency key.
 type hook struct {
 	*httptest.Server
-	during func(path string) // called before it answers, nil for nothing
-
 	mu  sync.Mutex
 	got []hooked
 }
@@ -53,9 +51,6 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		})
 	}
 	h.mu.Unlock()
-	if h.during != nil {
-		h.during(r.URL.Path)
-	}
 }
 
 // told gives what came at a path.

@@ -11,9 +11,8 @@ import (
 // tortureScale is how hard the torture tests are: the short ones run with all tests, the long ones under the build
 // tag torture. They are the same tests.
 type tortureScale struct {
-	kills       int           // of kill -9 in a run
-	storm       time.Duration // of lines of which no two have a path, an agent or an address in common
-	corruptions int           // of files of the spool, one after the other
+	kills int           // of kill -9 in a run
+	storm time.Duration // of lines of which no two have a path, an agent or an address in common
 }
 
 // A tortureRow is what one torture has to show. -1: it does not apply.

@@ -14,7 +14,6 @@ type Config struct {
 	MaxSites       int           // sites a pane beside Other; 1,024
 	MaxCells       int           // cells a site beside those of the route Other; 4,096
 	MaxPaneCells   int           // cells of a pane over all its sites while it is open; 4,096
-	KeptCells      int           // cells of a closed pane over all its sites, beside those of the route Other; 1,024
 	MaxEvents      int           // Events a pane; 10,000
 	AgentsPerSite  int           // 256: kept of Site.Agents when a pane closes; four times as many are exact
 	ClientsPerSite int           // 256: likewise of Site.Clients
@@ -32,8 +31,8 @@ type Config struct {
 const exactFactor = 4
 
 // A closed pane is kept for as long as the longest window, some thirty of them with the runs merged of them, so
-// that their number of cells is what bounds the memory. What a detector could speak of is never among the lightest of
-// so many.
+// that their number of cells, over all sites and beside those of the route Other, is what bounds the memory. What a
+// detector could speak of is never among the lightest of so many.
 const (
 	keptCells = 1024
 	keptTop   = 4096 // agents, and clients, of a pane over all its sites,
@@ -45,7 +44,7 @@ func (c *Config) fill() {
 		v   *int
 		def int
 	}{
-		{&c.MaxSites, 1024}, {&c.MaxCells, 4096}, {&c.MaxPaneCells, 4096}, {&c.KeptCells, keptCells}, {&c.MaxEvents, 10000},
+		{&c.MaxSites, 1024}, {&c.MaxCells, 4096}, {&c.MaxPaneCells, 4096}, {&c.MaxEvents, 10000},
 		{&c.AgentsPerSite, 256}, {&c.ClientsPerSite, 256}, {&c.AgentsPerCell, 16}, {&c.MaxOpen, 512},
 	} {
 		if *d.v <= 0 {
@@ -246,7 +245,7 @@ func (a *Assembler) finish(p *Pane) *Pane {
 	a.pending = Coverage{}
 	p.cutEvents(a.cfg.MaxEvents)
 	p.Fold(a.cfg.MaxSites, a.cfg.MaxCells)
-	p.foldAll(a.cfg.KeptCells)
+	p.foldAll(keptCells)
 	share := max(keptTop/max(len(p.Sites), 1), minTop)
 	for _, s := range p.Sites {
 		s.Agents.trim(min(a.cfg.AgentsPerSite, share))

@@ -45,6 +45,7 @@ type openPane struct {
 	pane  *Pane
 	index map[place]slot // cells that have their own key; cleared whenever cells are folded
 	cells int
+	full  bool // folding left little room: it is not tried again
 	waits waiters
 
 	recent [64]struct { // the last cell of each fold of a key: most lines are of few keys
@@ -97,9 +98,10 @@ func (a *Assembler) newSlot(o *openPane, at place) (s slot, own bool) {
 		cell = site.Cells[at.key]
 	}
 	own = true
-	if cell == nil && o.cells >= a.cfg.MaxPaneCells { // the light ones go: a storm that begins late finds a place
-		p.foldAll(a.cfg.KeptCells)
+	if cell == nil && o.cells >= a.cfg.MaxPaneCells && !o.full { // the light ones go: a storm that begins late finds a place
+		p.foldAll(keptCells)
 		o.recount()
+		o.full = o.cells > a.cfg.MaxPaneCells/2 // many sites, each with its Other: else every line would fold
 		if site != nil {
 			cell = site.Cells[at.key] // the fold makes cells of the route Other
 		}
