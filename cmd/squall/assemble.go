@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -174,13 +175,9 @@ type opener struct {
 }
 
 func (o opener) open(s *pipeline.Stream, first []byte) (pipeline.Framer, pipeline.Format, error) {
-	framing, name := format.SplitFraming(o.format.name)
-	switch {
-	case framing != "":
-	case o.framing != "":
-		framing = o.framing
-	case name == "auto":
-		framing = framingAround(first)
+	framing, _, err := o.framingOf(first)
+	if err != nil {
+		return nil, nil, err
 	}
 	framer, err := format.NewFramerIn(framing, o.zone)
 	if err != nil {
@@ -196,11 +193,38 @@ func (o opener) open(s *pipeline.Stream, first []byte) (pipeline.Framer, pipelin
 	return framer, f, nil
 }
 
-// framingAround tells by a stream's first line who wrapped it: a container runtime, a relay of syslog, nobody.
+// framingOf gives what is around a stream's lines: what the format's name or the kind of source says; else what its
+// first line looks like, unless the format that was asked for reads the line as it is. guessed tells that the line
+// alone says so.
+func (o opener) framingOf(first []byte) (framing string, guessed bool, err error) {
+	framing, name := format.SplitFraming(o.format.name)
+	if framing = cmp.Or(framing, o.framing); framing != "" || strings.HasPrefix(o.format.name, "file+") {
+		return framing, false, nil
+	}
+	if framing = framingAround(first); framing == "" || name == "auto" {
+		return framing, framing != "", nil
+	}
+	f, err := o.format.open(o.zone)
+	if err != nil {
+		return "", false, err
+	}
+	var item pipeline.Item
+	item.Reset()
+	if f.Parse(first, &item); item.Kind != pipeline.Failed {
+		return "", false, nil
+	}
+	return framing, true, nil
+}
+
+// framingAround tells by the looks of a line who wrapped it: a container runtime, the journal, a relay of syslog, or
+// nobody.
 func framingAround(line []byte) string {
 	line = bytes.TrimLeft(line, "\x00")
-	if bytes.HasPrefix(line, []byte(`{"log":"`)) {
+	switch {
+	case bytes.HasPrefix(line, []byte(`{"log":"`)):
 		return "container"
+	case isJournal(line):
+		return "journal"
 	}
 	if priority, _, ok := bytes.Cut(line[:min(len(line), len("<191>"))], []byte{'>'}); ok && len(priority) > 1 && priority[0] == '<' &&
 		len(bytes.Trim(priority[1:], "0123456789")) == 0 {
@@ -214,6 +238,13 @@ func framingAround(line []byte) string {
 		return "container"
 	}
 	return ""
+}
+
+// isJournal tells whether a line is an object of journalctl -o json, other than one of the kernel: those kernel_oom
+// reads as they are, since they name the host.
+func isJournal(line []byte) bool {
+	return len(line) > 0 && line[0] == '{' && bytes.Contains(line, []byte(`"__REALTIME_TIMESTAMP":"`)) &&
+		bytes.Contains(line, []byte(`"MESSAGE":`)) && !bytes.Contains(line, []byte(`"_TRANSPORT":"kernel"`))
 }
 
 // loadConfig reads and validates a file; "" gives the embedded default.

@@ -23,6 +23,11 @@ import (
 	"github.com/squall-sre/squall/pipeline/source"
 )
 
+// unenriched leaves records as their lines tell them.
+type unenriched struct{}
+
+func (unenriched) Enrich(*pipeline.Record) {}
+
 // roadOf runs a source and its road, and gives what became of its lines.
 func roadOf(t *testing.T, kind, format, config string) (src source.Source, items func() []pipeline.Item) {
 	t.Helper()

@@ -3,13 +3,10 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -101,23 +98,34 @@ func explain(c *Config, choice formatChoice, site string, line []byte, out io.Wr
 		return usageError(errors.New("explain needs a LINE; this one is empty"))
 	}
 	var chosen pipeline.Format
-	o := opener{format: choice, zone: c.Timezone.Location, framing: framingOf(choice, c.Timezone.Location, line)}
+	o := opener{format: choice, zone: c.Timezone.Location}
 	o.opened = func(_ *pipeline.Stream, f pipeline.Format) { chosen = f }
-	if around := cmp.Or(o.framing, framingAround(line)); around != "" && choice.name == "auto" {
-		fmt.Fprintf(out, "framing   %s, found by the line\n", around)
+	framing, guessed, err := o.framingOf(line)
+	if err != nil {
+		return err
 	}
+	if guessed {
+		fmt.Fprintf(out, "framing   %s, found by the line\n", framing)
+	}
+	clients := &clientTracer{chain: chain, enricher: chain.For(site)}
 	j.label = "explain"
 	j.source("line", 0)
 	road := pipeline.NewRoad(pipeline.RoadConfig{
-		Input: "line", Open: o.open, Enricher: chain.For(site),
+		Input: "line", Open: o.open, Enricher: clients,
 		Take: func(w *pipeline.Work) error {
 			explainFormat(out, choice.name, chosen)
+			sources := clients.sources
 			for i := range w.Items {
-				explainItem(out, chain, &w.Items[i])
+				if w.Items[i].Kind == pipeline.IsRecord {
+					explainRecord(out, chain, &w.Items[i], sources[0])
+					sources = sources[1:]
+					continue
+				}
+				explainItem(out, &w.Items[i])
 			}
 			if len(w.Items) == 1 {
 				if f, err := tracedFormat(choice, c.Timezone.Location, chosen); err == nil {
-					explainFields(out, f, w.Items[0].Line, max(bytes.Index(line, w.Items[0].Line), 0))
+					explainFields(out, tracer{format: f, clients: clients}, w.Items[0].Line, max(bytes.Index(line, w.Items[0].Line), 0))
 				}
 			}
 			j.feed(w)
@@ -135,30 +143,6 @@ func explain(c *Config, choice formatChoice, site string, line []byte, out io.Wr
 func wholeLine(line []byte) *pipeline.Block {
 	stream := &pipeline.Stream{Input: "line", ID: "line", Path: "line"}
 	return &pipeline.Block{Stream: stream, Data: line, To: int64(len(line)), Last: true}
-}
-
-// framingOf finds what a source may have left around the line: with a framing that is asked for, or when the line fits
-// as it is, nothing.
-func framingOf(choice formatChoice, zone *time.Location, line []byte) string {
-	if framing, _ := format.SplitFraming(choice.name); framing != "" {
-		return ""
-	}
-	for _, framing := range append([]string{""}, slices.Sorted(maps.Values(framings))...) {
-		fits := false
-		road := pipeline.NewRoad(pipeline.RoadConfig{
-			Input: "line", Open: opener{format: choice, zone: zone, framing: framing}.open, Enricher: unenriched{},
-			Take: func(w *pipeline.Work) error {
-				for i := range w.Items {
-					fits = fits || w.Items[i].Kind != pipeline.Failed
-				}
-				return nil
-			},
-		})
-		if road.Emit(wholeLine(line)) == nil && fits {
-			return framing
-		}
-	}
-	return ""
 }
 
 // tracedFormat opens the format that a line was read with once more; a format keeps memory of the lines it saw.
@@ -209,7 +193,20 @@ func explainFormat(out io.Writer, name string, f pipeline.Format) {
 	}
 }
 
-func explainItem(out io.Writer, chain *enrich.Chain, it *pipeline.Item) {
+// A clientTracer enriches records and keeps what the client's address of each was taken from.
+type clientTracer struct {
+	chain    *enrich.Chain
+	enricher pipeline.Enricher
+	sources  []enrich.ClientSource
+}
+
+// Enrich fills in what the configuration knows.
+func (t *clientTracer) Enrich(r *pipeline.Record) {
+	t.sources = append(t.sources, t.chain.ClientSource(r))
+	t.enricher.Enrich(r)
+}
+
+func explainItem(out io.Writer, it *pipeline.Item) {
 	switch it.Kind {
 	case pipeline.Failed:
 		fmt.Fprintf(out, "failed    %s at column %d: counted, shipped as it is, not detected\n", it.Reason, it.Column+1)
@@ -217,16 +214,18 @@ func explainItem(out io.Writer, chain *enrich.Chain, it *pipeline.Item) {
 		fmt.Fprintln(out, "ignored   understood, and neither a request nor an event")
 	case pipeline.IsEvents:
 		fmt.Fprintf(out, "events    %s", format.AppendJSON(nil, it))
-	case pipeline.IsRecord:
-		r := &it.Record
-		fmt.Fprintf(out, "record    %s", format.AppendJSON(nil, it))
-		fmt.Fprintf(out, "site      %s\n", alerts.Escape(r.Site))
-		// Explain escapes what it quotes; its first line is the route.
-		lines := strings.Split(strings.TrimRight(chain.Explain(r.Site, string(r.Path)), "\n"), "\n")
-		fmt.Fprintf(out, "route     %s\n", lines[0])
-		for _, why := range lines[1:] {
-			fmt.Fprintf(out, "          %s\n", strings.TrimSpace(why))
-		}
-		fmt.Fprintf(out, "client    %s, %s\n", r.Origin, r.Class)
 	}
+}
+
+func explainRecord(out io.Writer, chain *enrich.Chain, it *pipeline.Item, source enrich.ClientSource) {
+	r := &it.Record
+	fmt.Fprintf(out, "record    %s", format.AppendJSON(nil, it))
+	fmt.Fprintf(out, "site      %s\n", alerts.Escape(r.Site))
+	// Explain escapes what it quotes; its first line is the route.
+	lines := strings.Split(strings.TrimRight(chain.Explain(r.Site, string(r.Path)), "\n"), "\n")
+	fmt.Fprintf(out, "route     %s\n", lines[0])
+	for _, why := range lines[1:] {
+		fmt.Fprintf(out, "          %s\n", strings.TrimSpace(why))
+	}
+	fmt.Fprintf(out, "client    %s, %s: %s\n", r.Origin, r.Class, source)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/squall-sre/squall/pipeline"
+	"github.com/squall-sre/squall/pipeline/enrich"
 	"github.com/squall-sre/squall/pipeline/format"
 )
 
@@ -17,36 +18,69 @@ const (
 	maxTraced = 8 << 10
 	// maxJoint is how many bytes of punctuation may lie within one piece of a line.
 	maxJoint = 3
+	// maxPieces is how many pieces of a field are shown.
+	maxPieces = 4
 )
 
 // A span is the piece of a line, [From, To) in bytes, that a field was read from.
 type span struct{ From, To int }
 
-// traceFields finds out which bytes of a line each field of its Record was read from: a byte belongs to the fields
+// A tracer reads a line again and again, as the road does.
+type tracer struct {
+	format  pipeline.Format
+	clients *clientTracer // nil: fields are those of the line alone
+}
+
+// fields traces each field of a line's Record to the bytes that it was read from: a byte belongs to the fields
 // that change when it is exchanged for another of its kind (a digit, a letter). It asks the format itself and so
 // needs nothing of how the format is written. The fields are named as `squall parse` names them.
-func traceFields(f pipeline.Format, line []byte) map[string][]span {
-	was := parsedFields(f, line)
+func (t tracer) fields(line []byte) map[string][]span {
+	was, source := t.parse(line)
 	if was == nil {
 		return nil
 	}
-	spans := map[string][]span{}
+	spans, within := map[string][]span{}, map[string]string{}
+	for key, value := range was {
+		within[key] = jointsOf(key, value)
+	}
 	changed := bytes.Clone(line)
 	for i := range min(len(line), maxTraced) {
 		for _, other := range othersOf(line[i]) {
 			changed[i] = other
-			is := parsedFields(f, changed)
+			is, now := t.parse(changed)
 			if is == nil {
 				continue // without this byte it is no such line
 			}
 			for _, key := range touched(was, is) {
-				spans[key] = extend(spans[key], line, i)
+				if key == clientField && now != source {
+					continue // the byte decides where the address is taken from, and is none of its own
+				}
+				spans[key] = extend(spans[key], line, i, within[key])
 			}
 		}
 		changed[i] = line[i]
 	}
+	for key := range spans {
+		complete(spans[key], line, was[key])
+	}
 	return spans
 }
+
+// complete widens a piece to the value that it is part of: some bytes of an address, or of a year, have no other that
+// could stand in their place.
+func complete(pieces []span, line []byte, value json.RawMessage) {
+	text := strings.Trim(string(value), `"`)
+	for i := range pieces {
+		p := &pieces[i]
+		at := strings.Index(text, string(line[p.From:p.To]))
+		if from := p.From - at; at >= 0 && from >= 0 && bytes.HasPrefix(line[from:], []byte(text)) && (i == 0 || pieces[i-1].To <= from) {
+			p.From, p.To = from, from+len(text)
+		}
+	}
+}
+
+// clientField is the one field that enrichers change: the address that was reckoned.
+const clientField = "client_ip"
 
 // othersOf gives what a byte is exchanged for: two digits, of which one at least keeps a month, an hour or a class of
 // status what it may be; a letter. Punctuation is what holds a line together and stays.
@@ -64,19 +98,24 @@ func othersOf(c byte) []byte {
 	return nil
 }
 
-// parsedFields gives the fields of a line as JSON, nil when it is neither one request nor events.
-func parsedFields(f pipeline.Format, line []byte) map[string]json.RawMessage {
+// parse gives the fields of a line as JSON, nil when it is neither one request nor events, and what the client's
+// address was taken from.
+func (t tracer) parse(line []byte) (fields map[string]json.RawMessage, source enrich.ClientSource) {
 	var item pipeline.Item
 	item.Reset()
-	f.Parse(line, &item)
-	if item.Kind != pipeline.IsRecord && (item.Kind != pipeline.IsEvents || len(item.Events) != 1) {
-		return nil
+	t.format.Parse(line, &item)
+	switch {
+	case item.Kind == pipeline.IsRecord && t.clients != nil:
+		source = t.clients.chain.ClientSource(&item.Record)
+		t.clients.enricher.Enrich(&item.Record)
+	case item.Kind == pipeline.IsRecord, item.Kind == pipeline.IsEvents && len(item.Events) == 1:
+	default:
+		return nil, 0
 	}
-	var fields map[string]json.RawMessage
 	if json.Unmarshal(format.AppendJSON(nil, &item), &fields) != nil {
-		return nil
+		return nil, 0
 	}
-	return fields
+	return fields, source
 }
 
 // touched gives the fields that differ. Where a field is gone, the byte was what told it from its neighbour: one that
@@ -101,14 +140,32 @@ func touched(was, is map[string]json.RawMessage) []string {
 	return append(changed, gone...)
 }
 
-// extend adds byte i to spans, to the last of them where only punctuation lies between.
-func extend(spans []span, line []byte, i int) []span {
+// jointsOf gives the spaces and quotes that may lie within one piece of a field: those that its value has. Times are
+// spelled with a space before the zone, or between day and hour.
+func jointsOf(key string, value json.RawMessage) string {
+	var text, joints string
+	if json.Unmarshal(value, &text) != nil {
+		return ""
+	}
+	for _, c := range []string{" ", "\t", `"`} {
+		if strings.Contains(text, c) || key == "time" && c == " " {
+			joints += c
+		}
+	}
+	return joints
+}
+
+// extend adds byte i to spans, to the last of them where only punctuation lies between, and of spaces and quotes those
+// of within.
+func extend(spans []span, line []byte, i int, within string) []span {
 	if n := len(spans); n > 0 {
 		last := &spans[n-1]
 		if i < last.To {
 			return spans
 		}
-		if joint := line[last.To:i]; len(joint) <= maxJoint && !bytes.ContainsAny(joint, " \t\"") {
+		if joint := line[last.To:i]; len(joint) <= maxJoint && !bytes.ContainsFunc(joint, func(c rune) bool {
+			return strings.ContainsRune(" \t\"", c) && !strings.ContainsRune(within, c)
+		}) {
 			last.To = i + 1
 			return spans
 		}
@@ -118,8 +175,8 @@ func extend(spans []span, line []byte, i int) []span {
 
 // explainFields tells of each field of the only Record or Event of a line where in the line it stands. skipped is how
 // many bytes of framing were in front.
-func explainFields(out io.Writer, f pipeline.Format, line []byte, skipped int) {
-	spans := traceFields(f, line)
+func explainFields(out io.Writer, t tracer, line []byte, skipped int) {
+	spans := t.fields(line)
 	var keys []string
 	for key := range spans {
 		keys = append(keys, key)
@@ -132,8 +189,11 @@ func explainFields(out io.Writer, f pipeline.Format, line []byte, skipped int) {
 	})
 	for _, key := range keys {
 		var pieces []string
-		for _, s := range spans[key][:min(len(spans[key]), 4)] {
+		for _, s := range spans[key][:min(len(spans[key]), maxPieces)] {
 			pieces = append(pieces, fmt.Sprintf("column %d \"%s\"", skipped+s.From+1, excerpt(line[s.From:s.To])))
+		}
+		if more := len(spans[key]) - maxPieces; more > 0 {
+			pieces = append(pieces, fmt.Sprintf("and %d more", more))
 		}
 		fmt.Fprintf(out, "from      %s: %s\n", key, strings.Join(pieces, ", "))
 	}

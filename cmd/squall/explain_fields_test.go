@@ -22,8 +22,8 @@ func TestTraceTheCorpus(t *testing.T) {
 		if framing != "" || err != nil || strings.Contains(e.Line, "\n") {
 			continue // those have lines of their own in TestParseTheCorpus
 		}
-		was := parsedFields(f, []byte(e.Line))
-		spans := traceFields(f, []byte(e.Line))
+		was, _ := tracer{format: f}.parse([]byte(e.Line))
+		spans := tracer{format: f}.fields([]byte(e.Line))
 		for field := range plain {
 			var value any
 			if json.Unmarshal(was[field], &value) != nil || value == nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -21,10 +22,12 @@ import (
 // newParseCommand makes `squall parse`: what squall understands of each line.
 func newParseCommand() *cobra.Command {
 	var o formatFlags
+	var config string
 	cmd := &cobra.Command{
 		Use:   "parse [flags] PATH...",
 		Short: "print the records and events of log lines as JSON",
 		Long: "parse prints one JSON object for each line that is a request or an event, in the order of the input.\n" +
+			"client_ip is reckoned by the trusted_proxies of --config, as explain and run reckon it.\n" +
 			"A line that fits no format goes to standard error with its number and the reason; the exit code stays 0.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -33,6 +36,14 @@ func newParseCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := loadConfig(config, os.LookupEnv)
+			if err != nil {
+				return err
+			}
+			chain, err := newChain(c, nil)
+			if err != nil {
+				return err
+			}
 			choice, err := o.choose()
 			if err != nil {
 				return err
@@ -44,7 +55,7 @@ func newParseCommand() *cobra.Command {
 			out := bufio.NewWriter(cmd.OutOrStdout())
 			var unread []error
 			for _, path := range files {
-				p := lineParser{path: path, format: choice, out: out, failures: cmd.ErrOrStderr()}
+				p := lineParser{path: path, format: choice, zone: c.Timezone.Location, enricher: chain.For(o.site), out: out, failures: cmd.ErrOrStderr()}
 				if err := p.file(cmd, path); err != nil {
 					unread = append(unread, err) // the other files are read all the same
 				}
@@ -53,6 +64,7 @@ func newParseCommand() *cobra.Command {
 		},
 	}
 	o.add(cmd.Flags())
+	cmd.Flags().StringVar(&config, "config", "", "configuration `FILE`: trusted proxies, time zone")
 	return cmd
 }
 
@@ -60,6 +72,8 @@ func newParseCommand() *cobra.Command {
 type lineParser struct {
 	path     string
 	format   formatChoice
+	zone     *time.Location
+	enricher pipeline.Enricher
 	out      *bufio.Writer
 	failures io.Writer
 	line     int // the number of the last line
@@ -77,16 +91,11 @@ func (p *lineParser) file(cmd *cobra.Command, path string) error {
 		}
 	}
 	defer in.Close() // it was only read
-	o := opener{format: p.format, zone: time.UTC}
+	o := opener{format: p.format, zone: p.zone}
 	o.opened = func(_ *pipeline.Stream, f pipeline.Format) { p.chosen = f }
-	road := pipeline.NewRoad(pipeline.RoadConfig{Input: path, Open: o.open, Enricher: unenriched{}, Take: p.take})
+	road := pipeline.NewRoad(pipeline.RoadConfig{Input: path, Open: o.open, Enricher: p.enricher, Take: p.take})
 	return source.ReadAll(cmd.Context(), &pipeline.Stream{Input: path, ID: path, Path: path}, in, road.Emit)
 }
-
-// unenriched leaves records as their lines tell them.
-type unenriched struct{}
-
-func (unenriched) Enrich(*pipeline.Record) {}
 
 // take prints the items of a block. A line's number is that of its last physical line.
 func (p *lineParser) take(w *pipeline.Work) error {

@@ -55,50 +55,77 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
+// A ClientSource is what a client's address was taken from, and whether somebody trustworthy vouches for it.
+type ClientSource uint8
+
+// The sources. Only a peer, and a hop that a trusted proxy saw, may count as own or allowed: everything else could
+// have been written by the client itself.
+const (
+	ClientUnknown  ClientSource = iota // the line names no address, or a header that cannot be read
+	ClientPeer                         // who opened the connection
+	ClientHop                          // the rightmost untrusted hop of X-Forwarded-For, the peer being a trusted proxy
+	ClientHopAlone                     // the same without a peer in the log
+	ClientClaim                        // what the log's writer reckoned from a header, by rules of its own
+)
+
+var clientSources = [...]string{
+	"no address that can be read",
+	"who opened the connection",
+	"the rightmost untrusted hop of X-Forwarded-For, sent by a trusted proxy",
+	"the rightmost untrusted hop of X-Forwarded-For, and nobody vouches for it",
+	"what a header claims, and nobody vouches for it",
+}
+
+// String says it in words.
+func (s ClientSource) String() string { return clientSources[s] }
+
+// vouched tells whether the address may count as own or allowed.
+func (s ClientSource) vouched() bool { return s == ClientPeer || s == ClientHop }
+
 // resolveClient puts the client's address into r.Client: the rightmost hop of X-Forwarded-For that is not a
-// trusted proxy, if the peer is one. It tells whether somebody trustworthy vouches for the address. Only such
-// an address may count as own or allowed: every other hop could have been written by the client itself.
-func resolveClient(r *pipeline.Record, trusted *bart.Lite) (vouched bool) {
-	r.Client = r.Client.Unmap()
+// trusted proxy, if the peer is one.
+func resolveClient(r *pipeline.Record, trusted *bart.Lite) (source ClientSource) {
+	if r.Client, source = clientOf(r, trusted); !r.Client.IsValid() {
+		return ClientUnknown
+	}
+	return source
+}
+
+func clientOf(r *pipeline.Record, trusted *bart.Lite) (netip.Addr, ClientSource) {
+	client := r.Client.Unmap()
 	named := len(r.Forwarded) > 1 || len(r.Forwarded) == 1 && r.Forwarded[0] != '-'
-	if r.Claimed {
-		return resolveClaim(r, trusted, named)
-	}
-	if !named {
-		return r.Client.IsValid()
-	}
-	if !r.Client.IsValid() {
+	switch {
+	case r.Claimed:
+		return claimedClient(r, client, trusted, named)
+	case !named:
+		return client, ClientPeer
+	case !client.IsValid():
 		// The format logs no peer (Traefik's CLF). The hop serves to tell clients apart, and for nothing more.
-		r.Client = rightmostUntrusted(r.Forwarded, trusted)
-		return false
-	}
-	if !trusted.Contains(r.Client) {
-		return true
+		return rightmostUntrusted(r.Forwarded, trusted), ClientHopAlone
+	case !trusted.Contains(client):
+		return client, ClientPeer
 	}
 	// A hop that cannot be read leaves the client unknown. To keep the peer instead would make a stranger who
 	// sends garbage an own address, since proxies mostly are.
-	r.Client = rightmostUntrusted(r.Forwarded, trusted)
-	return r.Client.IsValid()
+	return rightmostUntrusted(r.Forwarded, trusted), ClientHop
 }
 
-// resolveClaim puts the client's address where the balancer reckoned it from a header, by rules of its own: Caddy
-// takes the leftmost hop, Envoy the last one whoever sent it. Where the line has the peer too it is reckoned anew, if
-// the proxies are known. What remains a claim serves to tell clients apart, and for nothing more.
-func resolveClaim(r *pipeline.Record, trusted *bart.Lite, named bool) (vouched bool) {
+// claimedClient is for an address that the balancer reckoned from a header, by rules of its own: Caddy takes the
+// leftmost hop, Envoy the last one whoever sent it. Where the line has the peer too it is reckoned anew, if the proxies
+// are known. What remains a claim serves to tell clients apart, and for nothing more.
+func claimedClient(r *pipeline.Record, client netip.Addr, trusted *bart.Lite, named bool) (netip.Addr, ClientSource) {
 	if peer := r.Peer.Unmap(); peer.IsValid() && trusted.Size() > 0 {
 		switch {
 		case !trusted.Contains(peer):
-			r.Client = peer
-			return true
+			return peer, ClientPeer
 		case named:
-			r.Client = rightmostUntrusted(r.Forwarded, trusted)
-			return r.Client.IsValid()
+			return rightmostUntrusted(r.Forwarded, trusted), ClientHop
 		}
 	}
-	if named && (!r.Client.IsValid() || trusted.Contains(r.Client)) {
-		r.Client = rightmostUntrusted(r.Forwarded, trusted)
+	if named && (!client.IsValid() || trusted.Contains(client)) {
+		return rightmostUntrusted(r.Forwarded, trusted), ClientHopAlone
 	}
-	return false
+	return client, ClientClaim
 }
 
 // rightmostUntrusted walks the list from its right end. When every hop is trusted, the leftmost is the client.

@@ -117,6 +117,12 @@ func (c *Chain) Explain(siteName, path string) string {
 	return c.routes.explain(c.sites.treeOf(siteName), path)
 }
 
+// ClientSource tells what the client's address of r is taken from, before r is enriched.
+func (c *Chain) ClientSource(r *pipeline.Record) ClientSource {
+	unresolved := *r
+	return resolveClient(&unresolved, c.trusted)
+}
+
 // AllowedName gives the name of the allowed range that covers addr.
 func (c *Chain) AllowedName(addr netip.Addr) (name string, ok bool) {
 	return c.origins.allowedName(addr.Unmap())
@@ -131,9 +137,8 @@ type sourceEnricher struct {
 // Enrich fills Client, Origin, Site, Route, Static and Class.
 func (e *sourceEnricher) Enrich(r *pipeline.Record) {
 	c := e.chain
-	vouched := resolveClient(r, c.trusted)
 	r.Origin = pipeline.External
-	if vouched {
+	if resolveClient(r, c.trusted).vouched() {
 		r.Origin = c.origins.of(r.Client)
 	}
 	s := c.sites.find(r, e.fixed)
