@@ -381,10 +381,16 @@ const (
 // save stores snapshots, each after what receivers are owed by then, and after all lines that it is made of: what a
 // snapshot knows can then be read again.
 func (d *service) save() {
+	failing := false
 	for state := range d.saves {
-		if err := d.put(state); err != nil {
-			d.log.Warn("the state was not saved", zap.Error(err))
+		err := d.put(state)
+		switch {
+		case err != nil && !failing:
+			d.log.Warn("the state cannot be saved: a crash would lose what happened since", zap.Error(err))
+		case err == nil && failing:
+			d.log.Info("the state is saved again")
 		}
+		failing = err != nil
 	}
 }
 

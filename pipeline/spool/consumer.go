@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -38,6 +39,7 @@ type Consumer struct {
 	backlog *Consumer
 
 	mu     sync.Mutex
+	unread bool   // how far it was acknowledged is not known yet
 	seen   place  // what was returned, or was lost
 	acked  place  // what was acknowledged
 	end    place  // of a backlog
@@ -51,36 +53,18 @@ type sent struct {
 }
 
 // Consumer opens the consumer of that name. A new one begins with the oldest stored message. It takes the place of
-// one of the same name that was opened before.
+// one of the same name that was opened before. While it is not known what is stored, it waits in Next.
 func (s *Spool) Consumer(ctx context.Context, name string) (*Consumer, error) {
-	kv, err := s.KV(ctx, bucketConsumers)
+	dec, err := newDecoder()
 	if err != nil {
 		return nil, err
 	}
-	c, known, err := s.open(ctx, kv, name)
-	if err != nil {
-		return nil, err
-	}
-	b, _, err := s.open(ctx, kv, name+backlogSuffix)
-	if err != nil {
-		c.dec.close()
-		return nil, err
-	}
-	if b.acked.lines < b.end.lines {
-		b.parent, c.backlog = c, b
-		if c.acked.lines < b.end.lines { // the fork was cut off in the middle
-			c.acked, c.seen = b.end, b.end
+	c := &Consumer{s: s, name: name, kv: &KV{s, bucketConsumers}, dec: dec, epoch: -1, unread: true}
+	if s.current().opened {
+		if err := c.load(ctx); err != nil {
+			c.Close()
+			return nil, err
 		}
-	} else {
-		b.dec.close()
-	}
-	if !known {
-		c.acked, err = s.oldest(ctx)
-		c.seen = c.acked
-	}
-	if err := errors.Join(err, c.save(ctx, c.acked)); err != nil {
-		c.Close()
-		return nil, err
 	}
 	s.mu.Lock()
 	s.consumers[name] = c
@@ -88,20 +72,44 @@ func (s *Spool) Consumer(ctx context.Context, name string) (*Consumer, error) {
 	return c, nil
 }
 
-// open makes the consumer that is remembered under name.
-func (s *Spool) open(ctx context.Context, kv *KV, name string) (c *Consumer, known bool, err error) {
-	value, known, err := kv.Get(ctx, name)
+// load reads how far c was acknowledged, and the backlog that was put aside.
+func (c *Consumer) load(ctx context.Context) error {
+	value, known, err := c.kv.Get(ctx, c.name)
 	if err != nil {
-		return nil, false, err
+		return err
 	}
-	dec, err := newDecoder()
+	rest, _, err := c.kv.Get(ctx, c.name+backlogSuffix)
 	if err != nil {
-		return nil, false, err
+		return err
 	}
-	c = &Consumer{s: s, name: name, kv: kv, dec: dec, epoch: -1}
-	c.acked, c.end = readPlaces(value)
-	c.seen = c.acked
-	return c, known, nil
+	acked, end := readPlaces(value)
+	stored := acked
+	var b *Consumer
+	if from, to := readPlaces(rest); from.lines < to.lines {
+		dec, err := newDecoder()
+		if err != nil {
+			return err
+		}
+		b = &Consumer{s: c.s, name: c.name + backlogSuffix, kv: c.kv, dec: dec, epoch: -1, parent: c, seen: from, acked: from, end: to}
+		if acked.lines < to.lines { // the fork was cut off in the middle
+			acked = to
+		}
+	}
+	if !known {
+		if acked, err = c.s.oldest(ctx); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	c.acked, c.seen, c.end, c.backlog, c.unread = acked, acked, end, b, false
+	c.mu.Unlock()
+	if known && acked == stored {
+		return nil
+	}
+	if err := c.save(ctx, acked); err != nil {
+		c.s.cfg.Log.Warn("a consumer of the spool is not remembered yet", zap.String("name", c.name), zap.Error(err))
+	}
+	return nil
 }
 
 func readPlaces(value []byte) (acked, end place) {
@@ -135,6 +143,12 @@ func (s *Spool) oldest(ctx context.Context) (place, error) {
 func (c *Consumer) Next(ctx context.Context) (*pipeline.Delivery, error) {
 	for {
 		v := c.s.current()
+		if c.unread && v.st != nil {
+			if err := c.load(ctx); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if c.parent != nil {
 			if d, ended := c.rest(v); ended {
 				return d, nil
@@ -268,7 +282,7 @@ func (c *Consumer) pass(to place, reason string) {
 		to = c.end
 	}
 	n := to.lines - c.seen.lines
-	if n <= 0 {
+	if n <= 0 || c.unread {
 		return
 	}
 	c.s.m.lose(reason, n, max(to.bytes-c.seen.bytes, 0))
@@ -315,7 +329,7 @@ func (c *Consumer) Fork(ctx context.Context) error {
 		return errors.New("fork a consumer: something is not acknowledged")
 	}
 	v := c.s.current()
-	if c.place().lines >= v.total.lines {
+	if c.unread || c.place().lines >= v.total.lines {
 		return nil // nothing lies behind
 	}
 	dec, err := newDecoder()
@@ -356,6 +370,9 @@ func (c *Consumer) Waiting() int64 {
 	total := c.s.current().total
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.unread {
+		return 0
+	}
 	upper := total
 	if c.parent != nil {
 		upper = c.end

@@ -25,19 +25,24 @@ type KV struct {
 // KV gives the bucket of that name, which holds letters, digits, - and _.
 func (s *Spool) KV(ctx context.Context, name string) (*KV, error) {
 	kv := &KV{s, name}
-	if _, err := kv.bucket(ctx); err != nil {
+	if _, err := kv.bucket(ctx, true); err != nil {
 		return nil, err
 	}
 	return kv, nil
 }
 
-func (k *KV) bucket(ctx context.Context) (jetstream.KeyValue, error) {
+// bucket waits while the store is opened anew, but not for one that was never open: what is stored there is not
+// known, and may not be for long.
+func (k *KV) bucket(ctx context.Context, create bool) (jetstream.KeyValue, error) {
 	for {
 		v := k.s.current()
 		st, changed := v.st, v.changed
+		if !v.opened {
+			return nil, fmt.Errorf("open the bucket %s: %w", k.name, ErrNotOpen)
+		}
 		if st != nil {
 			b, err := st.js.KeyValue(ctx, k.name)
-			if errors.Is(err, jetstream.ErrBucketNotFound) {
+			if errors.Is(err, jetstream.ErrBucketNotFound) && create {
 				b, err = st.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: k.name, History: 1, Storage: jetstream.FileStorage})
 			}
 			if err != nil {
@@ -57,7 +62,10 @@ func (k *KV) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 
 // Get returns the value of key, and whether there is one.
 func (k *KV) Get(ctx context.Context, key string) (value []byte, ok bool, err error) {
-	b, err := k.bucket(ctx)
+	b, err := k.bucket(ctx, false)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		return nil, false, nil
+	}
 	if err != nil {
 		return nil, false, err
 	}
@@ -76,7 +84,7 @@ func (k *KV) Put(ctx context.Context, key string, value []byte) error {
 	if key == "" || len(key) > maxKey || len(value) > maxValue {
 		return fmt.Errorf("put into the bucket %s: a key has 1 to %d bytes and a value at most %d", k.name, maxKey, maxValue)
 	}
-	b, err := k.bucket(ctx)
+	b, err := k.bucket(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -89,7 +97,7 @@ func (k *KV) Put(ctx context.Context, key string, value []byte) error {
 
 // Delete removes key; a key that is not there is no error.
 func (k *KV) Delete(ctx context.Context, key string) error {
-	b, err := k.bucket(ctx)
+	b, err := k.bucket(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -101,7 +109,7 @@ func (k *KV) Delete(ctx context.Context, key string) error {
 
 // Keys lists the keys, sorted.
 func (k *KV) Keys(ctx context.Context) ([]string, error) {
-	b, err := k.bucket(ctx)
+	b, err := k.bucket(ctx, true)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,10 @@ import (
 // ErrStalled says that the spool stands still: its queue is full and nothing was stored for two seconds.
 var ErrStalled = errors.New("the spool stores nothing and its queue is full")
 
+// ErrNotOpen says that the disk has taken nothing since the spool was opened, so that nothing is known of what is
+// stored there.
+var ErrNotOpen = errors.New("the spool's disk takes nothing, and what is stored there is not known")
+
 // ErrClosed says that the spool was closed.
 var ErrClosed = errors.New("the spool is closed")
 

@@ -140,8 +140,7 @@ func (s *Spool) restore(ctx context.Context, st *store) error {
 	if err != nil {
 		return err
 	}
-	s.last = state.LastSeq
-	seq, begun, err := s.restoreCheckpoint(ctx, st)
+	seq, begun, err := s.restoreCheckpoint(ctx, st, state.LastSeq)
 	if err != nil {
 		return err
 	}
@@ -166,41 +165,63 @@ func (s *Spool) restore(ctx context.Context, st *store) error {
 			s.positions.store([]mark{{b.Stream.Input, b.Stream.ID, b.To, b.Last}})
 		}
 	}
-	return s.restoreTotal(ctx, found)
+	if err := s.restoreTotal(ctx, st, found); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.st, s.opened, s.last = st, true, state.LastSeq
+	s.signal()
+	return nil
+}
+
+// raise notes that at least that much was stored since the spool began.
+func (s *Spool) raise(p place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.lines > s.total.lines {
+		s.total = p
+	}
 }
 
 // restoreTotal learns how much was ever stored: what is found, or more where a checkpoint or a consumer knows of
 // more. The difference was torn off; a consumer counts it when it gets there.
-func (s *Spool) restoreTotal(ctx context.Context, found place) error {
-	raise := func(p place) {
-		if p.lines > s.total.lines {
-			s.total = p
-		}
-	}
-	raise(found)
-	kv := &KV{s, bucketConsumers}
-	names, err := kv.Keys(ctx)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		value, _, err := kv.Get(ctx, name)
+func (s *Spool) restoreTotal(ctx context.Context, st *store, found place) error {
+	s.raise(found)
+	names := 0
+	b, err := st.js.KeyValue(ctx, bucketConsumers)
+	switch {
+	case errors.Is(err, jetstream.ErrBucketNotFound):
+	case err != nil:
+		return fmt.Errorf("open the bucket %s: %w", bucketConsumers, err)
+	default:
+		values, err := b.WatchAll(ctx, jetstream.IgnoreDeletes())
 		if err != nil {
-			return err
+			return fmt.Errorf("list the bucket %s: %w", bucketConsumers, err)
 		}
-		acked, end := readPlaces(value)
-		raise(acked)
-		raise(end)
+		for e := range values.Updates() {
+			if e == nil {
+				break // all that is there was told
+			}
+			names++
+			acked, end := readPlaces(e.Value())
+			s.raise(acked)
+			s.raise(end)
+		}
+		if err := values.Stop(); err != nil {
+			return fmt.Errorf("list the bucket %s: %w", bucketConsumers, err)
+		}
 	}
-	if n := s.total.lines - found.lines; n > 0 && len(names) == 0 {
-		s.m.lose(dropLost, n, max(s.total.bytes-found.bytes, 0))
+	total := s.current().total
+	if n := total.lines - found.lines; n > 0 && names == 0 {
+		s.m.lose(dropLost, n, max(total.bytes-found.bytes, 0))
 	}
 	return nil
 }
 
 // restoreCheckpoint takes the newest checkpoint that the stored lines cover, and gives the message and the place up
 // to which it holds.
-func (s *Spool) restoreCheckpoint(ctx context.Context, st *store) (uint64, place, error) {
+func (s *Spool) restoreCheckpoint(ctx context.Context, st *store, last uint64) (uint64, place, error) {
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxCheckpoint))
 	if err != nil {
 		return 0, place{}, fmt.Errorf("make a zstd decoder: %w", err)
@@ -219,11 +240,9 @@ func (s *Spool) restoreCheckpoint(ctx context.Context, st *store) (uint64, place
 		if err != nil {
 			continue
 		}
-		if total.lines > s.total.lines {
-			s.total = total
-		}
+		s.raise(total)
 		// A checkpoint beyond the last line speaks of lines that are gone.
-		if seq > s.last {
+		if seq > last {
 			continue
 		}
 		s.positions.store(marks)

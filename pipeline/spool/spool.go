@@ -73,6 +73,7 @@ type Spool struct {
 
 	mu     sync.Mutex
 	st     *store        // nil while it is opened anew
+	opened bool          // it was open once: what is stored is known
 	stored chan struct{} // closed and replaced whenever something was stored or st changed
 	last   uint64        // sequence of the last stored message
 	epoch  int           // rises when messages were lost and their sequences are given again
@@ -89,30 +90,36 @@ type Spool struct {
 }
 
 // Open takes the directory, recovers what is stored and starts to store. A directory that another process uses
-// is an error; files that cannot be recovered are moved aside and counted, and the spool begins empty.
+// is an error; files that cannot be recovered are moved aside and counted, and the spool begins empty. A disk that
+// takes nothing, because it is full, read-only or broken, is no error: until it does, no position is known, the
+// lines wait in the queue, and what it does not hold is refused.
 func Open(ctx context.Context, cfg Config) (*Spool, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o750); err != nil {
-		return nil, fmt.Errorf("make the spool's directory: %w", err)
-	}
-	lock, err := lockDir(cfg.Dir)
-	if err != nil {
-		return nil, err
-	}
 	s := &Spool{
-		cfg: cfg, lock: lock, queue: newQueue(cfg.QueueBytes, cfg.Now),
+		cfg: cfg, queue: newQueue(cfg.QueueBytes, cfg.Now),
 		positions: newPositions(), stored: make(chan struct{}), done: make(chan struct{}),
 		disk: newDisk(cfg.Dir, cfg.MinFree), consumers: map[string]*Consumer{},
 	}
+	err := s.occupy()
+	if err != nil && !isUnwritable(err) {
+		return nil, err
+	}
 	s.m = newMetrics(cfg.Registerer, s.waiting)
-	w, err := s.start(ctx)
-	if err != nil {
-		if s.st != nil {
-			s.st.close()
-		}
-		return nil, errors.Join(err, lock.Close())
+	enc, encErr := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if encErr != nil {
+		return nil, errors.Join(fmt.Errorf("make a zstd encoder: %w", encErr), s.leave())
+	}
+	w := &writer{s: s, enc: enc}
+	if err == nil {
+		err = s.start(ctx, w)
+	}
+	switch {
+	case isUnwritable(err):
+		cfg.Log.Error("the disk takes nothing: what is stored there is not known, and lines wait in memory until it does", zap.Error(err))
+	case err != nil:
+		return nil, errors.Join(err, s.leave())
 	}
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
@@ -120,7 +127,28 @@ func Open(ctx context.Context, cfg Config) (*Spool, error) {
 	return s, nil
 }
 
-func (s *Spool) start(ctx context.Context) (*writer, error) {
+// occupy makes the directory and takes it for this process.
+func (s *Spool) occupy() error {
+	if err := os.MkdirAll(s.cfg.Dir, 0o750); err != nil {
+		return fmt.Errorf("make the spool's directory: %w", err)
+	}
+	lock, err := lockDir(s.cfg.Dir)
+	s.lock = lock
+	return err
+}
+
+// leave gives the directory back.
+func (s *Spool) leave() error {
+	if s.lock == nil {
+		return nil
+	}
+	if err := s.lock.Close(); err != nil {
+		return fmt.Errorf("give the spool's lock back: %w", err)
+	}
+	return nil
+}
+
+func (s *Spool) start(ctx context.Context, w *writer) error {
 	st, err := openStore(ctx, &s.cfg)
 	if err != nil && (isFull(err) || s.disk.short(0)) && s.disk.release() {
 		st, err = openStore(ctx, &s.cfg)
@@ -128,28 +156,23 @@ func (s *Spool) start(ctx context.Context) (*writer, error) {
 	if isCorrupt(err) {
 		aside, moveErr := moveAside(filepath.Join(s.cfg.Dir, "store"))
 		if moveErr != nil {
-			return nil, errors.Join(err, moveErr)
+			return errors.Join(err, moveErr)
 		}
 		s.m.corrupt.Inc()
 		s.cfg.Log.Error("the spool could not be opened and begins empty", zap.String("kept_in", aside), zap.Error(err))
 		st, err = openStore(ctx, &s.cfg)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s.st = st
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
-	if err != nil {
-		return nil, fmt.Errorf("make a zstd encoder: %w", err)
-	}
-	w := &writer{s: s, enc: enc}
 	if err := s.restore(ctx, st); err != nil {
-		return nil, err
+		st.close()
+		return err
 	}
 	s.disk.reserve()
 	w.checkpoint(ctx) // what was read is not read again at the next start
 	w.gauges(ctx)
-	return w, nil
+	return nil
 }
 
 // moveAside renames dir to dir.corrupt-N and keeps the newest two of them.
@@ -250,9 +273,7 @@ func (s *Spool) Close(ctx context.Context) error {
 		if st != nil {
 			st.close()
 		}
-		if err := s.lock.Close(); err != nil {
-			s.err = errors.Join(s.err, fmt.Errorf("give the spool's lock back: %w", err))
-		}
+		s.err = errors.Join(s.err, s.leave())
 	})
 	return s.err
 }
@@ -266,6 +287,7 @@ func (s *Spool) signal() {
 // A view is what the spool holds at one moment.
 type view struct {
 	st      *store
+	opened  bool
 	last    uint64
 	epoch   int
 	total   place
@@ -275,7 +297,7 @@ type view struct {
 func (s *Spool) current() view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return view{s.st, s.last, s.epoch, s.total, s.stored}
+	return view{s.st, s.opened, s.last, s.epoch, s.total, s.stored}
 }
 
 // waiting tells how many lines are queued, or stored and not dealt with by a consumer.

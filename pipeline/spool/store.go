@@ -1,12 +1,14 @@
 package spool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -49,6 +51,7 @@ type store struct {
 	marks jetstream.Stream
 
 	failed chan error // holds one when a write failed: JetStream then gives no answers to those who wait
+	causes *serverLog // the server's answers often do not say why
 }
 
 func openStore(ctx context.Context, c *Config) (*store, error) {
@@ -81,6 +84,7 @@ func (s *store) start(ctx context.Context, log *zap.Logger) error {
 		return fmt.Errorf("make the embedded JetStream server: %w", err)
 	}
 	adapter := &serverLog{log: log, limit: rate.NewLimiter(1, 10), fatal: make(chan string, 1), failed: s.failed}
+	s.causes = adapter
 	srv.SetLoggerV2(adapter, false, false, false)
 	started := make(chan struct{})
 	go func() { defer close(started); srv.Start() }()
@@ -119,7 +123,7 @@ func (s *store) connect(ctx context.Context, c *Config, existed bool) (err error
 	if _, err := s.js.Stream(ctx, streamLines); errors.Is(err, jetstream.ErrStreamNotFound) && existed {
 		return fmt.Errorf("stream %s was not recovered: %w", streamLines, errCorrupt)
 	}
-	s.lines, err = s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	s.lines, err = s.stream(ctx, c.Log, jetstream.StreamConfig{
 		Name: streamLines, Subjects: []string{subjectLines},
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage,
 		MaxBytes: c.MaxBytes, MaxAge: c.MaxAge, Duplicates: min(duplicateWindow, c.MaxAge), AllowDirect: true,
@@ -127,7 +131,7 @@ func (s *store) connect(ctx context.Context, c *Config, existed bool) (err error
 	if err != nil {
 		return s.opened(fmt.Errorf("open the stream %s: %w", streamLines, err))
 	}
-	s.marks, err = s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	s.marks, err = s.stream(ctx, c.Log, jetstream.StreamConfig{
 		Name: streamPositions, Subjects: []string{subjectPosition}, MaxMsgs: checkpoints,
 		Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage, AllowDirect: true,
 	})
@@ -137,16 +141,44 @@ func (s *store) connect(ctx context.Context, c *Config, existed bool) (err error
 	return nil
 }
 
-// opened marks an error of opening as one of the files.
-func (s *store) opened(err error) error { return fmt.Errorf("%w: %w", err, errCorrupt) }
+// stream opens a stream. One that is there is changed only where it must be, and when the disk has no room for that
+// it stays as it is.
+func (s *store) stream(ctx context.Context, log *zap.Logger, want jetstream.StreamConfig) (jetstream.Stream, error) {
+	there, err := s.js.Stream(ctx, want.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return s.js.CreateStream(ctx, want)
+	}
+	if err != nil {
+		return nil, err
+	}
+	has := there.CachedInfo().Config
+	if has.MaxBytes == cmp.Or(want.MaxBytes, -1) && has.MaxMsgs == cmp.Or(want.MaxMsgs, -1) && has.MaxAge == want.MaxAge &&
+		(has.Duplicates == want.Duplicates || want.Duplicates == 0) {
+		return there, nil
+	}
+	changed, err := s.js.UpdateStream(ctx, want)
+	if isFull(err) {
+		log.Warn("the disk is full: the spool keeps its old limits", zap.String("stream", want.Name), zap.Error(err))
+		return there, nil
+	}
+	return changed, err
+}
+
+// opened marks an error of opening as one of the files, with what the server said meanwhile.
+func (s *store) opened(err error) error {
+	if text := s.causes.last.Load(); text != nil {
+		return fmt.Errorf("%w: %s: %w", err, *text, errCorrupt)
+	}
+	return fmt.Errorf("%w: %w", err, errCorrupt)
+}
 
 // isCorrupt tells that err speaks of the files, and not of a full disk, of rights, of limits or of a cancelled
 // start: moving a good store aside would lose it.
 func isCorrupt(err error) bool {
-	if !errors.Is(err, errCorrupt) || isFull(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if !errors.Is(err, errCorrupt) || isUnwritable(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
-	for _, sign := range []string{"permission denied", "too many open files", "read-only file system", "cannot allocate memory"} {
+	for _, sign := range []string{"permission denied", "too many open files", "cannot allocate memory"} {
 		if strings.Contains(err.Error(), sign) {
 			return false
 		}
@@ -197,6 +229,11 @@ func isFull(err error) bool {
 	return false
 }
 
+// isUnwritable tells an error of a disk that takes nothing now: it is full, read-only or broken.
+func isUnwritable(err error) bool {
+	return err != nil && (isFull(err) || strings.Contains(err.Error(), "read-only file system") || strings.Contains(err.Error(), "input/output error"))
+}
+
 // serverLog hands the server's warnings to zap, at most one a second.
 type serverLog struct {
 	log   *zap.Logger
@@ -204,6 +241,7 @@ type serverLog struct {
 	fatal chan string
 
 	failed chan<- error
+	last   atomic.Pointer[string] // what it said last
 }
 
 func (l *serverLog) Noticef(string, ...any) {}
@@ -211,13 +249,16 @@ func (l *serverLog) Debugf(string, ...any)  {}
 func (l *serverLog) Tracef(string, ...any)  {}
 
 func (l *serverLog) Warnf(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	l.last.Store(&text)
 	if l.limit.Allow() {
-		l.log.Warn("JetStream warns", zap.String("text", fmt.Sprintf(format, v...)))
+		l.log.Warn("JetStream warns", zap.String("text", text))
 	}
 }
 
 func (l *serverLog) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
+	l.last.Store(&text)
 	// The server tells whoever waits for an answer nothing; its log is the only place that says so.
 	if strings.Contains(text, "ritical write error") || strings.Contains(text, "failed to store a msg") || strings.Contains(text, "out of resources") {
 		select {

@@ -173,7 +173,10 @@ func (w *writer) repair(ctx context.Context, cause error) {
 		need = int64(len(w.inflight[0].msg))
 	}
 	full := isFull(cause) || s.disk.short(need)
-	s.cfg.Log.Warn("the spool opens its store anew", zap.Error(cause), zap.Bool("disk_full", full), zap.Int("attempt", w.failures+1))
+	tell := w.failures&(w.failures+1) == 0 // attempt 1, 2, 4, 8, …: a disk may be away for long
+	if tell {
+		s.cfg.Log.Warn("the spool opens its store anew", zap.Error(cause), zap.Bool("disk_full", full), zap.Int("attempt", w.failures+1))
+	}
 	s.m.recoveries.Inc()
 	w.pause(ctx)
 	w.failures++
@@ -189,10 +192,23 @@ func (w *writer) repair(ctx context.Context, cause error) {
 		s.disk.release()
 	}
 	st, state, err := w.reopen(ctx)
+	opened := s.current().opened
+	if err == nil && !opened {
+		w.oldest(ctx, st, state)
+	}
 	if err == nil && full {
 		err = w.purge(ctx, st, need)
 	}
-	if err != nil {
+	if st != nil && !opened {
+		if restoreErr := s.restore(ctx, st); restoreErr != nil {
+			err = errors.Join(err, restoreErr)
+			st.close()
+			st = nil
+		} else {
+			s.cfg.Log.Info("the disk takes lines now, and what is stored there is known")
+		}
+	}
+	if err != nil && tell {
 		s.cfg.Log.Warn("the spool could not be repaired", zap.Error(err))
 	}
 	if st == nil {
@@ -219,6 +235,11 @@ func (w *writer) pause(ctx context.Context) {
 
 func (w *writer) reopen(ctx context.Context) (*store, jetstream.StreamState, error) {
 	s := w.s
+	if s.lock == nil {
+		if err := s.occupy(); err != nil {
+			return nil, jetstream.StreamState{}, err
+		}
+	}
 	st, err := openStore(ctx, &s.cfg)
 	if isCorrupt(err) && (w.failures > suspectAfter || !s.disk.short(0)) {
 		if _, moveErr := moveAside(filepath.Join(s.cfg.Dir, "store")); moveErr != nil {
@@ -363,12 +384,17 @@ func (w *writer) gauges(ctx context.Context) {
 		age = max(s.cfg.Now().Sub(state.FirstTime).Seconds(), 0)
 	}
 	s.m.oldestSeconds.Set(age)
+	w.oldest(ctx, s.st, state)
+}
+
+// oldest notes what the limits have removed.
+func (w *writer) oldest(ctx context.Context, st *store, state jetstream.StreamState) {
 	if state.FirstSeq == w.first {
 		return
 	}
-	if to, err := w.before(ctx, s.st, state.FirstSeq); err == nil {
+	if to, err := w.before(ctx, st, state.FirstSeq); err == nil {
 		w.first = state.FirstSeq
-		s.removed(to, dropLimit)
+		w.s.removed(to, dropLimit)
 	}
 }
 
