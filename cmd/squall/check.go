@@ -9,14 +9,27 @@ import (
 
 // newCheckCommand makes `squall check`: it validates a configuration and prints what is in effect.
 func newCheckCommand(families Families) *cobra.Command {
-	var path string
+	var path, only string
+	var tests []string
 	cmd := &cobra.Command{
-		Use:   "check --config FILE",
-		Short: "validate a configuration and print it with every default filled in",
+		Use:   "check --config FILE | check --test FILE...",
+		Short: "validate a configuration and print it with every default filled in, or run rule tests",
 		Long: "check reads a configuration, reports every fault as file:line:column, and prints the\n" +
-			"configuration in effect to standard output, with secrets left out.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+			"configuration in effect to standard output, with secrets left out.\n\n" +
+			"With --test it runs unit tests of rules, as `promtool test rules` does: each test replays a simulated or\n" +
+			"recorded input and says which alerts must come of it, and which must not. A FILE may be a glob or a\n" +
+			"directory. It exits with 1 when a test fails, with 2 when a file has a fault.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(tests) > 0 {
+				return nil
+			}
+			return cobra.NoArgs(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(tests) > 0 {
+				r := &ruleTester{config: path, out: cmd.OutOrStdout(), err: cmd.ErrOrStderr()}
+				return r.start(cmd.Context(), only, append(tests, args...))
+			}
 			if path == "" {
 				return usageError(errNoConfig)
 			}
@@ -28,7 +41,9 @@ func newCheckCommand(families Families) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&path, "config", "", "the configuration file")
+	cmd.Flags().StringVar(&path, "config", "", "the configuration `FILE`; with --test: for tests that name none")
+	cmd.Flags().StringArrayVar(&tests, "test", nil, "run the rule tests of `FILE`; more may follow")
+	cmd.Flags().StringVar(&only, "run", "", "with --test: only the tests whose names match this `REGEXP`")
 	return cmd
 }
 

@@ -127,7 +127,7 @@ type treeReader struct {
 }
 
 // readTree parses a configuration. A file without a document is an empty mapping. An error says that there is
-// nothing to go on with; faults of single values are in the list.
+// nothing to go on with; faults of single values are in the list. Without an env texts stand as they are written.
 func readTree(file string, text []byte, env func(string) (string, bool)) (*node, configErrors, error) {
 	r := &treeReader{file: file, env: env, anchors: map[string]ast.Node{}}
 	empty := &node{shape: mapShape, at: position{file, 1, 1}}
@@ -234,7 +234,7 @@ func (r *treeReader) scalar(out *node, n ast.Node) {
 		r.errs.add(out.at, "%s is not expected here", strings.ToLower(n.Type().String()))
 	}
 	out.text = out.raw
-	if out.shape != textShape {
+	if out.shape != textShape || r.env == nil {
 		return
 	}
 	x := expansion{env: r.env}
