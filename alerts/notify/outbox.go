@@ -52,11 +52,11 @@ type Outbox struct {
 	kv  KV // nil: nothing is kept over a stop
 	log *zap.Logger
 
-	saving  chan struct{} // holds one while a save runs
-	pause   time.Time     // no save before, unless it must; of the save that runs
-	failing bool          // of the save that runs
+	saving chan struct{} // holds one while a save runs
 
 	mu       sync.Mutex // guards all below, and what the workers of a Dispatcher know
+	failing  bool       // the last save failed
+	pause    time.Time  // no save before, unless it must
 	episodes map[string]*episode
 	boxes    map[string]*box // by Peer.Key
 	changes  uint64
@@ -237,10 +237,16 @@ func (o *Outbox) forget(at int64) {
 // Save puts what changed on disk. It returns at once when nothing did, and within seconds when the disk hangs.
 func (o *Outbox) Save(ctx context.Context) error { return o.save(ctx, true) }
 
-// save does so; unless it must, it does not try soon after a save that failed.
+// save does so; unless it must, it does not try soon after a save that failed, nor wait for one that tries.
 func (o *Outbox) save(ctx context.Context, must bool) error {
 	if o.kv == nil {
 		return nil
+	}
+	o.mu.Lock()
+	paused := !must && time.Now().Before(o.pause)
+	o.mu.Unlock()
+	if paused {
+		return errPaused
 	}
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
@@ -257,13 +263,12 @@ func (o *Outbox) save(ctx context.Context, must bool) error {
 	if clean {
 		return nil
 	}
-	if !must && time.Now().Before(o.pause) {
-		return errPaused
-	}
 	data, err := doc.encode()
 	if err == nil {
 		err = o.kv.Put(ctx, outboxKey, data)
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if err != nil {
 		if !o.failing {
 			o.log.Error("what receivers are owed cannot be stored: pages go on, a crash may lose or repeat one", zap.Error(err))
@@ -274,10 +279,7 @@ func (o *Outbox) save(ctx context.Context, must bool) error {
 	if o.failing {
 		o.log.Info("what receivers are owed is stored again")
 	}
-	o.failing, o.pause = false, time.Time{}
-	o.mu.Lock()
-	o.saved = changes
-	o.mu.Unlock()
+	o.failing, o.pause, o.saved = false, time.Time{}, changes
 	return nil
 }
 

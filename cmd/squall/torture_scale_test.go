@@ -13,6 +13,7 @@ import (
 type tortureScale struct {
 	kills int           // of kill -9 in a run
 	storm time.Duration // of lines of which no two have a path, an agent or an address in common
+	hang  int           // storms while a disk hangs
 }
 
 // A tortureRow is what one torture has to show. -1: it does not apply.
@@ -20,7 +21,7 @@ type tortureRow struct {
 	name                          string
 	lines, lost, duplicates, page int
 	rss                           int           // MiB, the most
-	delay                         time.Duration // from the onset of a storm, in event time, to its page
+	delay                         time.Duration // from the onset of a storm, in event time, to its page; or behind a twin's
 }
 
 // tortureTable is printed when all tests are done.

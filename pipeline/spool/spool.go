@@ -235,9 +235,12 @@ func (s *Spool) Position(streamID string) (int64, bool) { return s.positions.get
 // Streams lists the streams of an input whose position is known, sorted.
 func (s *Spool) Streams(input string) []string { return s.positions.list(input) }
 
-// Flush waits until everything that was appended before is on disk.
+// Flush waits until everything that was appended before is on disk, but not for a disk that was never open.
 func (s *Spool) Flush(ctx context.Context) error {
 	for {
+		if !s.current().opened {
+			return fmt.Errorf("flush the spool: %w", ErrNotOpen)
+		}
 		s.queue.flush()
 		empty, moved := s.queue.empty()
 		if empty {

@@ -21,7 +21,7 @@ const (
 	checkpointAfter = 5 * time.Second
 	gaugesAfter     = time.Second
 	maxRepairWait   = 5 * time.Second
-	finishTimeout   = 5 * time.Second
+	finishTimeout   = time.Second
 	suspectAfter    = 5 // failed repairs on a full disk, until the files are thought to be corrupt
 )
 
