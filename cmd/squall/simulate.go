@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -17,7 +19,7 @@ import (
 // newSimulateCommand makes `squall simulate`: logs of a storm that follow from a queue.
 func newSimulateCommand() *cobra.Command {
 	var o simulate.Options
-	var out, truth, start, zone string
+	var out, dir, truth, start, zone string
 	cmd := &cobra.Command{
 		Use:   "simulate SCENARIO [flags]",
 		Short: "write the log of a simulated storm or of a quiet day",
@@ -52,13 +54,17 @@ func newSimulateCommand() *cobra.Command {
 			case f.Changed("patience") && o.Patience <= 0:
 				return usageError(fmt.Errorf("--patience: %s is no time to wait", o.Patience))
 			}
-			return writeSimulation(cmd, o, out, truth)
+			if f.Changed("output") && dir != "" {
+				return usageError(errors.New("--output takes one log and --dir all of them: which is it?"))
+			}
+			return writeSimulation(cmd, o, simulationFiles{out: out, dir: dir, truth: truth})
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Format, "format", "nginx_extended", "`FORMAT` of the lines")
 	f.Uint64Var(&o.Seed, "seed", 1, "`NUMBER` that everything random follows from")
-	f.StringVarP(&out, "output", "o", "-", "`FILE` for the log")
+	f.StringVarP(&out, "output", "o", "-", "`FILE` for the scenario's first log")
+	f.StringVar(&dir, "dir", "", "`FOLDER` for all logs of the scenario, by their names")
 	f.StringVar(&truth, "truth", "", "`FILE` for what really happened, as JSON (- for standard error)")
 	f.StringVar(&o.Host, "host", "", "`NAME` of the site")
 	f.StringVar(&o.Path, "path", "", "`TEMPLATE` of the storm's path")
@@ -70,33 +76,54 @@ func newSimulateCommand() *cobra.Command {
 	return cmd
 }
 
-func writeSimulation(cmd *cobra.Command, o simulate.Options, out, truth string) (err error) {
-	log := cmd.OutOrStdout()
-	if out != "-" {
-		f, err2 := os.Create(out)
-		if err2 != nil {
-			return err2
-		}
-		defer func() { err = errors.Join(err, f.Close()) }()
-		log = f
-	}
-	t, err := simulate.Run(cmd.Context(), o, log)
+// simulationFiles is where a simulation is written.
+type simulationFiles struct{ out, dir, truth string }
+
+func writeSimulation(cmd *cobra.Command, o simulate.Options, to simulationFiles) error {
+	t, err := to.logs(cmd, o)
 	if err != nil {
 		return usageError(err)
 	}
-	if truth == "" {
+	if to.dir == "" && len(t.Logs) > 1 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "scenario %s has %d logs: only %s was written; --dir FOLDER writes all\n", t.Scenario, len(t.Logs), t.Logs[0].File)
+	}
+	if to.truth == "" {
 		return nil
 	}
 	told := cmd.ErrOrStderr()
-	if truth != "-" {
-		f, err2 := os.Create(truth)
-		if err2 != nil {
-			return err2
+	if to.truth != "-" {
+		f, err := os.Create(to.truth)
+		if err != nil {
+			return err
 		}
-		defer func() { err = errors.Join(err, f.Close()) }()
-		told = f
+		return errors.Join(encodeTruth(f, t), f.Close())
 	}
-	e := json.NewEncoder(told)
+	return encodeTruth(told, t)
+}
+
+func encodeTruth(w io.Writer, t *simulate.Truth) error {
+	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(t)
+}
+
+// logs simulates and writes the lines.
+func (to *simulationFiles) logs(cmd *cobra.Command, o simulate.Options) (*simulate.Truth, error) {
+	if to.dir != "" {
+		if err := os.MkdirAll(to.dir, 0o755); err != nil {
+			return nil, err
+		}
+		return simulate.RunFiles(cmd.Context(), o, func(name string) (io.WriteCloser, error) {
+			return os.Create(filepath.Join(to.dir, name))
+		})
+	}
+	if to.out == "-" {
+		return simulate.Run(cmd.Context(), o, cmd.OutOrStdout())
+	}
+	f, err := os.Create(to.out)
+	if err != nil {
+		return nil, err
+	}
+	t, err := simulate.Run(cmd.Context(), o, f)
+	return t, errors.Join(err, f.Close())
 }

@@ -7,11 +7,9 @@ import (
 )
 
 // newCloudFrontJSON reads CloudFront's standard log (v2) in JSON: every value a string, any choice and order of
-// fields. The time is the response's end. It is delivered minutes late.
-func newCloudFrontJSON(cfg Config) (pipeline.Format, error) {
-	o := &cloudFrontObject{}
-	o.fields.clock.iso.zone = cfg.Zone
-	return &jsonRecords{object: o}, nil
+// fields. The time is the response's end, in UTC whatever zone is configured. It is delivered minutes late.
+func newCloudFrontJSON(Config) (pipeline.Format, error) {
+	return &jsonRecords{object: &cloudFrontObject{}}, nil
 }
 
 type cloudFrontObject struct{ fields cloudFrontFields }

@@ -24,12 +24,8 @@ func splitNames(s string) [][]byte {
 
 // newCloudFrontTSV reads CloudFront's standard log in text. The header of a file names its fields; a stream that
 // began behind it is read by the number of its fields, in the order that AWS has kept since 2014. The time is the
-// response's end. It is delivered minutes late, up to a day.
-func newCloudFrontTSV(cfg Config) (pipeline.Format, error) {
-	f := &cloudFrontTSV{}
-	f.fields.clock.iso.zone = cfg.Zone
-	return f, nil
-}
+// response's end, in UTC whatever zone is configured. It is delivered minutes late, up to a day.
+func newCloudFrontTSV(Config) (pipeline.Format, error) { return &cloudFrontTSV{}, nil }
 
 type cloudFrontTSV struct {
 	fields cloudFrontFields

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -122,6 +123,9 @@ func (p *people) fill(r *request) (service, leave int64) {
 			if s.Add.Mean > 0 {
 				service += s.Add.draw(p.rng)
 			}
+			if s.Hang {
+				service += p.start + int64(s.At+s.For) - r.arrival
+			}
 		}
 	}
 	if p.spec.Leave > 0 && p.rng.Float64() < p.spec.Leave {
@@ -162,6 +166,12 @@ type scan struct {
 
 func newScan(s *siteRun, spec Storm, start int64, rng *rand.Rand) *scan {
 	c := &scan{spec: spec, addresses: addresses(spec.Addresses, rng), agents: agents(max(1, spec.Agents), rng)}
+	if len(spec.From) > 0 {
+		c.addresses = spec.From
+	}
+	if spec.Agent != "" {
+		c.agents = []string{spec.Agent}
+	}
 	c.spread = newSpread(start+int64(spec.At), spec.For, spec.Count, shapes[spec.Shape], rng)
 	for _, r := range spec.Routes {
 		r.Method = spec.Method
@@ -211,7 +221,7 @@ func (w *watch) fill(r *request) (service, leave int64) {
 	}
 	r.client = w.addresses[w.n%len(w.addresses)]
 	w.n++
-	return w.route.draw(w.rng), int64(30 * time.Second)
+	return w.route.draw(w.rng), int64(cmp.Or(w.spec.Timeout, 30*time.Second))
 }
 
 // flock is a Blip: people who lose their connection.
@@ -242,4 +252,36 @@ func (f *flock) fill(r *request) (service, leave int64) {
 	}
 	f.left--
 	return service, leave
+}
+
+// repeat is a Loop. Its next request follows from what became of the last.
+type repeat struct {
+	spec     Loop
+	route    *routeRun
+	from, to int64
+	last     *request
+	rng      *rand.Rand
+}
+
+func newRepeat(s *siteRun, spec Loop, start int64, rng *rand.Rand) *repeat {
+	route := s.route(Route{Method: spec.Method, Template: spec.Path, Service: spec.Service, Bytes: 9000}, rng)
+	return &repeat{spec: spec, route: route, from: start + int64(spec.At), to: start + int64(spec.At+spec.For), rng: rng}
+}
+
+func (l *repeat) next() int64 {
+	at := l.from
+	if l.last != nil {
+		at = l.last.end + int64(l.spec.Pause) + 1e6
+	}
+	if at >= l.to {
+		return never
+	}
+	return at
+}
+
+func (l *repeat) fill(r *request) (service, leave int64) {
+	l.last = r
+	r.kind, r.layer, r.route, r.url = loop, App, l.route, &l.route.urls[0]
+	r.method, r.status, r.agent, r.client, r.bytes = l.route.Method, 200, l.spec.Agent, l.spec.From, l.route.Bytes
+	return l.route.draw(l.rng), l.spec.Patience.draw(l.rng)
 }

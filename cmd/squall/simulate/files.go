@@ -52,7 +52,7 @@ func RunALBFiles(ctx context.Context, o Options, nodes int, create func(key stri
 		_, err := f.zip.Write(line)
 		return err
 	}
-	truth, err := run(ctx, o, write, func() error { return nil })
+	truth, err := run(ctx, o, onlyMain(write), func() error { return nil })
 	for i := range open {
 		if e := open[i].close(); e != nil && err == nil {
 			err = fmt.Errorf("write the log: %w", e)

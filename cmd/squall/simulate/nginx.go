@@ -118,5 +118,9 @@ func (n *nginxExtended) append(dst []byte, r *request) []byte {
 	} else {
 		dst = append(dst, '-')
 	}
-	return append(dst, "\" cs=- lrs=-\n"...)
+	dst = append(dst, `" cs=`...)
+	dst = appendOr(dst, r.cache, "-")
+	dst = append(dst, " lrs="...)
+	dst = appendOr(dst, r.limit, "-")
+	return append(dst, '\n')
 }

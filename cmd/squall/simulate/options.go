@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -21,11 +22,24 @@ func (o *Options) scenario() (Scenario, error) {
 	if o.Rate < 0 || o.Pool < 0 || o.Patience < 0 || o.PeoplePatience < 0 || o.Reclaim < 0 || o.Backlog < 0 {
 		return s, fmt.Errorf("options of scenario %q: no number may be negative", s.Name)
 	}
+	o.logs(&s)
 	s.Sites = slices.Clone(s.Sites)
 	for i := range s.Sites {
 		o.site(&s.Sites[i], i == 0)
 	}
 	return s, s.check()
+}
+
+// logs fills the formats of the scenario's logs in.
+func (o *Options) logs(s *Scenario) {
+	if s.Logs = slices.Clone(s.Logs); len(s.Logs) == 0 {
+		s.Logs = []Log{{File: "access.log"}}
+	}
+	for i := range s.Logs {
+		if l := &s.Logs[i]; l.Format == "" {
+			l.Format = cmp.Or(o.Format, "nginx_extended")
+		}
+	}
 }
 
 func (o *Options) site(s *Site, first bool) {

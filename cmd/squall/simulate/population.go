@@ -142,6 +142,9 @@ func visitors(o Organic, rng *rand.Rand) []visitor {
 	offset := rng.IntN(1 << 16)
 	for i := range out {
 		v := visitor{agent: names[by.pick(rng)]}
+		if o.EveryAgent && i < len(names) {
+			v.agent = names[i]
+		}
 		if i%6 == 5 {
 			v.address = fmt.Sprintf("2001:db8:%x:%x::%x", 1+i>>16, 1+(i*40503+offset)&0xffff, 1+i%7)
 		} else {

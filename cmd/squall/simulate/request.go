@@ -9,6 +9,8 @@ const (
 	monitor
 	blip
 	asset
+	own // what a page fetches from its own site
+	loop
 )
 
 // request is one request from its arrival to its line. Times are ns since the epoch.
@@ -31,12 +33,19 @@ type request struct {
 	patience     bool // abandoned because it took too long
 	refused      bool
 	reclaimed    bool
-	internal     bool // a health check of the balancer's own
-	person       bool // not a crawler
+	internal     bool     // a health check of the balancer's own
+	person       bool     // not a crawler
+	cache        string   // what the cache in front said, as nginx writes it; "" for nothing
+	limit        string   // what the limiter did, as nginx writes it; "" when none was asked
+	excess       int64    // over the limiter's rate, in thousandths of a request; of a refused request
+	page         *request // that waits for this one; nil: none does
 }
 
 // reached tells whether an upstream was contacted.
 func (r *request) reached() bool { return r.layer == App }
+
+// limited tells whether a limiter refused it.
+func (r *request) limited() bool { return r.limit == "REJECTED" }
 
 // random gives the n-th number derived from the request's id (splitmix64).
 func (r *request) random(n uint64) uint64 {

@@ -14,17 +14,33 @@ type Scenario struct {
 	Duration time.Duration
 	Zone     *time.Location // for formats that log local time and for the daily rhythm; nil is UTC
 	Sites    []Site
+	Cluster  *Cluster // containers with probes; nil: none are told of
+	Logs     []Log    // the first is the main one; none: access.log
 }
 
-// A Site is one host with its own pool of workers. Sites share the balancer and its log, nothing else.
+// A Log is one file that a scenario writes.
+type Log struct {
+	File     string
+	Format   string // of Formats() or Reports(); "": the one that the options ask for
+	Balancer string // whose requests are in it
+	// LostFrom and LostTo, offsets from Start, bound what was rotated away before anybody read it.
+	LostFrom, LostTo time.Duration
+}
+
+// A Site is one host with its own pool of workers. Sites share what their balancer is and its log, nothing else.
 type Site struct {
 	Host     string
+	Balancer string
 	Pool     Pool
 	Organic  Organic
 	Storms   []Storm
 	Monitors []Monitor
 	Blips    []Blip
 	Slows    []Slow
+	Loops    []Loop
+	Cache    *Cache // in front of the application; nil: none
+	Limit    *Limit // in front of the application; nil: none
+	Self     *Self  // what each page fetches from its own site; nil: nothing
 }
 
 // A Pool is the workers behind the balancer: first come, first served.
@@ -65,23 +81,25 @@ type Route struct {
 	Method   string // default GET
 	Status   int    // what the application answers; default 200
 	Weight   float64
-	URLs     int // how many different ones; default 1
+	URLs     int  // how many different ones; default 1
+	Shared   bool // the same ones for everybody who asks for this template of the site
 	Service  Service
 	Bytes    int // mean size of the body
 }
 
 // Organic is people (and a few crawlers) at work: a Poisson process of page views.
 type Organic struct {
-	PerSecond float64
-	Rhythm    float64 // amplitude of the day's rhythm, 0 to 1, highest at 15:00 local time
-	Routes    []Route
-	Visitors  int // addresses, each with its agent
-	Agents    int // different agents among them
-	Bots      float64
-	Patience  Patience
-	Assets    float64 // static files that nginx answers, for each page that a person got
-	Leave     float64 // share of pages that a person leaves before they are there, without anything being slow
-	Surges    []Surge
+	PerSecond  float64
+	Rhythm     float64 // amplitude of the day's rhythm, 0 to 1, highest at 15:00 local time
+	Routes     []Route
+	Visitors   int  // addresses, each with its agent
+	Agents     int  // different agents among them
+	EveryAgent bool // each of them belongs to a visitor; else many of the rare ones to none
+	Bots       float64
+	Patience   Patience
+	Assets     float64 // static files that nginx answers, for each page that a person got
+	Leave      float64 // share of pages that a person leaves before they are there, without anything being slow
+	Surges     []Surge
 }
 
 // A Surge multiplies the organic rate for a while.
@@ -98,7 +116,9 @@ type Storm struct {
 	Count     int
 	Shape     Shape
 	Addresses int
-	Agents    int // 1: one agent for all; more: drawn for each request
+	From      []string // these addresses instead of drawn ones
+	Agents    int      // 1: one agent for all; more: drawn for each request
+	Agent     string   // this one instead of drawn ones
 	Patience  Patience
 	Layer     Layer // where these requests are answered; "" is App
 }
@@ -119,8 +139,19 @@ type Monitor struct {
 	Every               time.Duration
 	Addresses           int
 	Layer               Layer
-	Service             Service // when Layer is App
-	Internal            bool    // a health check of the balancer itself, which a balancer does not log
+	Service             Service       // when Layer is App
+	Internal            bool          // a health check of the balancer itself, which a balancer does not log
+	Timeout             time.Duration // after which it gives up; default 30 s
+}
+
+// A Loop is a client that asks for the same again as soon as it was answered, whatever the answer was.
+type Loop struct {
+	Method, Path, Agent string
+	From                string // its address
+	At, For             time.Duration
+	Service             Service
+	Pause               time.Duration // between an answer and the next request
+	Patience            Patience
 }
 
 // A Blip is a flock of mobile clients that lose their connection: of Requests, Abandon are given up for
@@ -137,6 +168,7 @@ type Slow struct {
 	Ratio   float64
 	Factor  float64  // 0: as much as ever
 	Add     Patience // uniform, like a patience
+	Hang    bool     // what begins in it is not done before its end: something that pages wait for hangs
 }
 
 // Named gives the scenario of that name.
@@ -157,8 +189,13 @@ func (s *Scenario) check() error {
 	if s.Duration <= 0 {
 		return fmt.Errorf("scenario %q lasts no time", s.Name)
 	}
-	if len(s.Sites) == 0 {
-		return fmt.Errorf("scenario %q has no site", s.Name)
+	if len(s.Sites) == 0 && s.Cluster == nil {
+		return fmt.Errorf("scenario %q has neither a site nor a cluster", s.Name)
+	}
+	if s.Cluster != nil {
+		if err := s.Cluster.check(); err != nil {
+			return fmt.Errorf("cluster: %w", err)
+		}
 	}
 	for i := range s.Sites {
 		if err := s.Sites[i].check(); err != nil {
@@ -208,7 +245,29 @@ func (s *Site) check() error {
 			return fmt.Errorf("blip %d abandons more than it asks, or lasts no time", i)
 		}
 	}
+	if err := s.checkFront(); err != nil {
+		return err
+	}
 	return checkRoutes(s.Organic.Routes)
+}
+
+// checkFront checks what stands before the application, and who asks in a loop.
+func (s *Site) checkFront() error {
+	if s.Cache != nil && (s.Cache.TTL <= 0 || s.Cache.Layer != Nginx && s.Cache.Layer != Edge) {
+		return fmt.Errorf("a cache needs a TTL and is at the edge or in nginx")
+	}
+	if s.Limit != nil && s.Limit.PerMinute <= 0 {
+		return fmt.Errorf("a limiter that lets nothing pass")
+	}
+	if s.Self != nil && (len(s.Self.Addresses) == 0 || checkRoutes(s.Self.Files) != nil) {
+		return fmt.Errorf("a site that calls itself needs addresses and files")
+	}
+	for i, l := range s.Loops {
+		if l.For <= 0 || l.Service.Mean <= 0 || !printable(l.Path) || l.Path[0] != '/' {
+			return fmt.Errorf("loop %d needs a path, a duration and a service time", i)
+		}
+	}
+	return nil
 }
 
 func (l Layer) check() error {

@@ -13,16 +13,25 @@ const paneNanos = PaneSeconds * int64(time.Second)
 
 // Truth is what really happened, told by the simulator and not by its log.
 type Truth struct {
-	Scenario  string      `json:"scenario"`
-	Format    string      `json:"format"`
-	Seed      uint64      `json:"seed"`
-	Zone      string      `json:"zone"`
-	Start     time.Time   `json:"start"`
-	End       time.Time   `json:"end"` // when the log is cut
-	Lines     int         `json:"lines"`
-	FirstLine time.Time   `json:"first_line"` // the log's own time, not cut to its resolution
-	LastLine  time.Time   `json:"last_line"`
-	Sites     []SiteTruth `json:"sites"`
+	Scenario  string        `json:"scenario"`
+	Format    string        `json:"format"`
+	Seed      uint64        `json:"seed"`
+	Zone      string        `json:"zone"`
+	Start     time.Time     `json:"start"`
+	End       time.Time     `json:"end"` // when the log is cut
+	Lines     int           `json:"lines"`
+	FirstLine time.Time     `json:"first_line"` // the log's own time, not cut to its resolution
+	LastLine  time.Time     `json:"last_line"`
+	Sites     []SiteTruth   `json:"sites"`
+	Logs      []LogTruth    `json:"logs"`
+	Cluster   *ClusterTruth `json:"cluster,omitempty"`
+}
+
+// LogTruth is what one log holds. Format, Lines and the times of the Truth are those of the first.
+type LogTruth struct {
+	File   string `json:"file"`
+	Format string `json:"format"`
+	Lines  int    `json:"lines"`
 }
 
 // SiteTruth is the truth about one site. Instants are nil when the thing never happened.

@@ -23,6 +23,17 @@ var formats = map[string]func(zone *time.Location) writer{
 	"nginx_extended": newNginxExtended,
 	"ingress_nginx":  newIngressNginx,
 	"alb":            newALB,
+	"cloudfront_tsv": newCloudFront,
+	"haproxy_http":   newHAProxy,
+	"traefik_json":   newTraefik,
+	"envoy_json":     newEnvoy,
+	"caddy_json":     newCaddy,
+}
+
+// beside holds one line a format that tells of some requests, beside an access log.
+var beside = map[string]func(zone *time.Location) writer{
+	"nginx_error": newNginxError,
+	"aws_waf":     newAWSWAF,
 }
 
 // Formats lists the formats that can be written, sorted.
