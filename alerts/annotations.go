@@ -113,6 +113,10 @@ func plainEvidence(e detectors.Evidence) detectors.Evidence {
 		return counts
 	}
 	e.TopAgents, e.TopRoutes, e.Zones = top(e.TopAgents), top(e.TopRoutes), top(e.Zones)
+	e.Scope = slices.Clone(e.Scope)
+	for i := range e.Scope {
+		e.Scope[i].Kind, e.Scope[i].Name = plain(e.Scope[i].Kind), plain(e.Scope[i].Name)
+	}
 	e.Samples = slices.Clone(e.Samples)
 	for i := range e.Samples {
 		e.Samples[i] = plain(e.Samples[i])
@@ -334,10 +338,13 @@ func evidenceLines(a *Alert) []string {
 	add(num(e.WorkerSecondsShare, "%s of the worker-seconds", percent), num(e.ReachedUpstreamRatio, "%s reached an upstream", percent),
 		num(e.Limited, "%s refused by a limiter", short), num(e.StaticShare, "%s static", percent), num(e.FanOut, "%s for each page", short))
 	add(num(e.Restarts, "%s restarts", short), num(e.Nodes, "%s nodes", short), num(e.Namespaces, "%s namespaces", short),
-		num(e.OOMKilled, "%s OOM-killed", short), num(e.PeriodSeconds, "rhythm %s s", short))
+		num(e.OOMKilled, "%s OOM-killed", short), num(e.Looping, "%s in a crash loop", short), num(e.PeriodSeconds, "rhythm %s s", short))
 	add(num(e.LimitedOwn, "refused: %s of own hosts", short), num(e.LimitedAllowed, "%s of allowed addresses", short),
 		num(e.LimitedStaticQuery, "%s static with a query string", short), num(e.StaticQuery, "of %s", short),
 		num(e.LimitedStaticPlain, "%s static without", short), num(e.StaticPlain, "of %s", short))
+	if len(e.Scope) > 0 {
+		add("shared: " + shares(e.Scope))
+	}
 	if len(e.Zones) > 0 {
 		add("limiter zones by lines of the error log: "+ranking(e.Zones), num(e.Excess, "highest excess %s", short))
 	}
@@ -363,6 +370,24 @@ func evidenceLines(a *Alert) []string {
 		lines[i] = cut(Escape(l), maxEvidenceLine)
 	}
 	return lines
+}
+
+// shares writes the widest of each kind.
+func shares(scope []detectors.Share) string {
+	var parts []string
+	kind := ""
+	for _, s := range scope {
+		if s.Kind == kind {
+			continue
+		}
+		kind = s.Kind
+		text := fmt.Sprintf("%s %s %s", s.Kind, cut(s.Name, 80), percent(s.Coverage.Get()))
+		if s.Lift.Known() {
+			text += " (lift " + short(s.Lift.Get()) + ")"
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
 }
 
 func ranking(top []detectors.Count) string {

@@ -190,6 +190,10 @@ func restartCause(f *facts) Cause {
 	if e.Nodes.Known() || e.Namespaces.Known() {
 		text += fmt.Sprintf("; on %s nodes in %s namespaces", short(e.Nodes.Get()), short(e.Namespaces.Get()))
 	}
+	text += scopeText(e)
+	if e.Looping.Get() > 0 {
+		text += fmt.Sprintf("; %s of them again and again, which is a crash loop", short(e.Looping.Get()))
+	}
 	if e.PeriodSeconds.Known() {
 		text += fmt.Sprintf("; php-fpm killed requests every %s s, the rhythm of a probe", short(e.PeriodSeconds.Get()))
 	}
@@ -208,6 +212,36 @@ func restartCause(f *facts) Cause {
 			[]string{"kubelet's Killing events or its log", trigger}}
 	}
 	return Cause{Undetermined, text, []string{"a reason that most of the restarts share"}}
+}
+
+// scopeText says what the restarted containers share. What is no more common among them than among all explains nothing.
+func scopeText(e *detectors.Evidence) string {
+	if len(e.Scope) == 0 {
+		return ""
+	}
+	var explains []string
+	var widest detectors.Share
+	var kinds []string
+	unknown := false
+	for _, s := range e.Scope {
+		if !slices.Contains(kinds, s.Kind) {
+			kinds = append(kinds, s.Kind)
+		}
+		if s.Explains {
+			explains = append(explains, fmt.Sprintf("%s of them share %s %s, %s times what chance would give", percent(s.Coverage.Get()), s.Kind, s.Name, short(s.Lift.Get())))
+		}
+		if s.Coverage.Get() > widest.Coverage.Get() || !widest.Coverage.Known() {
+			widest = s
+		}
+		unknown = unknown || !s.Lift.Known() && s.Coverage.Get() >= wideShare
+	}
+	switch {
+	case len(explains) > 0:
+		return "; " + strings.Join(explains, "; ")
+	case unknown:
+		return fmt.Sprintf("; %s of them share %s %s, as may those that were not restarted", percent(widest.Coverage.Get()), widest.Kind, widest.Name)
+	}
+	return fmt.Sprintf("; broader than any one %s: %s %s, the widest, has %s of them", strings.Join(kinds, ", "), widest.Kind, widest.Name, percent(widest.Coverage.Get()))
 }
 
 func compareCounts(a, b int, nameA, nameB string) int {

@@ -18,6 +18,7 @@ const (
 	reachShare  = 0.5  // of a class's requests reached an upstream
 	calmRatio   = 0.8  // busy workers over the pool under which the origin would have been fine
 	fewRequests = 30.0 // a minute and address: below it a limit for each address catches people first
+	wideShare   = 0.8  // of the restarted containers: as good as all
 	lossyShare  = 0.01 // of the lines late or folded: numbers by route are not proof any more
 )
 

@@ -17,6 +17,7 @@ import (
 const (
 	maxText    = 512 // bytes of one agent, route or sample
 	maxTop     = 10
+	maxShares  = 24
 	maxSamples = 5
 	maxGaps    = 20
 	maxParts   = 64 // detections that one alert keeps apart
@@ -176,6 +177,7 @@ func mergeEpisodes(a, b detectors.Evidence) detectors.Evidence {
 	out.Status, out.Reasons = addCounts(a.Status, b.Status), addCounts(a.Reasons, b.Reasons)
 	out.TopAgents, out.TopRoutes = addTops(a.TopAgents, b.TopAgents), addTops(a.TopRoutes, b.TopRoutes)
 	out.P99Censored = a.P99Censored || b.P99Censored
+	out.Scope = widest(a.Scope, b.Scope)
 	out.Method, out.Route = a.Method, a.Route
 	if a.Method+a.Route == "" || b.Requests.Get() > a.Requests.Get() && b.Method+b.Route != "" {
 		out.Method, out.Route = b.Method, b.Route
@@ -259,6 +261,9 @@ func fill(a, b detectors.Evidence) detectors.Evidence {
 	if len(a.Reasons) == 0 {
 		a.Reasons = b.Reasons
 	}
+	if len(a.Scope) == 0 {
+		a.Scope = b.Scope
+	}
 	if len(a.Samples) == 0 {
 		a.Samples = b.Samples
 	}
@@ -285,6 +290,20 @@ func addCounts(a, b map[string]int) map[string]int {
 		sum[k] += n
 	}
 	return sum
+}
+
+// widest is the scope with more containers: what is shared cannot be added up, since some may be in both.
+func widest(a, b []detectors.Share) []detectors.Share {
+	most := func(shares []detectors.Share) (n float64) {
+		for _, s := range shares {
+			n = max(n, s.Count)
+		}
+		return n
+	}
+	if most(b) > most(a) {
+		return b
+	}
+	return a
 }
 
 // addTops adds two rankings. What one of them does not list it may have had below its end, so the sum may be low.
@@ -317,6 +336,10 @@ func clean(d *detectors.Detection) detectors.Detection {
 	e := &out.Evidence
 	e.Method, e.Route = cut(e.Method, 32), cut(e.Route, maxText)
 	e.TopAgents, e.TopRoutes = cleanTop(e.TopAgents), cleanTop(e.TopRoutes)
+	e.Scope = slices.Clone(e.Scope[:min(len(e.Scope), maxShares)])
+	for i := range e.Scope {
+		e.Scope[i].Kind, e.Scope[i].Name = cut(e.Scope[i].Kind, 64), cut(e.Scope[i].Name, 253)
+	}
 	e.Samples = slices.Clone(e.Samples[:min(len(e.Samples), maxSamples)])
 	for i, s := range e.Samples {
 		e.Samples[i] = cut(s, maxText)

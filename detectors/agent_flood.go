@@ -90,6 +90,9 @@ func (d *agentFlood) Evidence(w *Window, key Labels) Evidence {
 	if len(e.TopRoutes) > 0 {
 		e.Route = e.TopRoutes[0].Key
 	}
+	flood := w.storm(site, ofAgent(top.Key))
+	flood.discriminate(&e)
+	flood.cover(w.Controls(site), &e)
 	return e
 }
 

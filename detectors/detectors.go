@@ -110,6 +110,9 @@ type Window struct {
 	Agents    func(site string) AgentBaseline          // what one agent usually makes
 	Cache     func(site string) CacheBaseline          // what the cache usually misses
 	Onsets    func(site string) []int64                // ns: when the detector's last episodes there began, oldest first
+
+	Controls     func(site string) []Control // what is in place
+	Dependencies Dependencies                // of the cluster's namespaces
 }
 
 // Minutes is the window's length.

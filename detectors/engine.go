@@ -26,6 +26,10 @@ type Config struct {
 	Cluster  string
 	Settings []Setting // a detector that is not listed runs with its defaults
 	Pool     func(site string) Pool
+	// Controls are what is in place at a site; nil: nothing is known.
+	Controls func(site string) []Control
+	// Dependencies are what the cluster's namespaces run on.
+	Dependencies Dependencies
 }
 
 // Engine turns closed panes into Detections. It is called from one goroutine with consecutive panes.
@@ -33,6 +37,8 @@ type Engine struct {
 	pane      int64
 	cluster   string
 	pool      func(string) Pool
+	controls  func(string) []Control
+	deps      Dependencies
 	detectors []*runner
 	keep      int64 // ns: how far back the ring reaches
 	keepSites int64 // ns: how far back its panes have their sites, which are what is large
@@ -88,8 +94,12 @@ const learnAfter = 12
 func NewEngine(cfg Config) (*Engine, error) {
 	e := &Engine{
 		pane: int64(cfg.Pane), cluster: cfg.Cluster, pool: cfg.Pool,
+		controls: cfg.Controls, deps: cfg.Dependencies,
 		episodes: map[episodeKey]*episode{}, incidents: map[string]*pane.Pane{}, baselines: newBaselines(),
 		onsets: map[episodeKey][]int64{},
+	}
+	if e.controls == nil {
+		e.controls = func(string) []Control { return nil }
 	}
 	settings := map[string]Setting{}
 	for _, s := range cfg.Settings {
@@ -329,7 +339,7 @@ func besideSites(p *pane.Pane, site string) []pipeline.Event {
 
 func (e *Engine) window(detector string, view *pane.Pane, sites []string) *Window {
 	return &Window{
-		View: view, Sites: sites, Cluster: e.cluster, Pool: e.pool,
+		View: view, Sites: sites, Cluster: e.cluster, Pool: e.pool, Controls: e.controls, Dependencies: e.deps,
 		Baseline: func(site string, k pane.Key) Baseline { return e.baselines.get(site, k, view.Start) },
 		Agents:   e.baselines.agents,
 		Cache:    e.baselines.cache,

@@ -75,69 +75,76 @@ type Count struct {
 // apply or is not known is absent. Text from log lines (agents, routes, samples) is raw here: whoever shows it
 // escapes it.
 type Evidence struct {
-	Requests                   Num            `json:"requests,omitzero"`
-	RequestsPerMinute          Num            `json:"requests_per_minute,omitzero"`
-	BaselinePerMinute          Num            `json:"baseline_per_minute,omitzero"`
-	BaselineRatio              Num            `json:"baseline_ratio,omitzero"`
-	DistinctClients            Num            `json:"distinct_clients,omitzero"` // ≈ above the exact limit
-	RequestsPerClientPerMinute Num            `json:"requests_per_client_per_minute,omitzero"`
-	DistinctAgents             Num            `json:"distinct_agents,omitzero"`
-	TopAgents                  []Count        `json:"top_agents,omitempty"`
-	TopRoutes                  []Count        `json:"top_routes,omitempty"`
-	Method                     string         `json:"method,omitempty"`
-	Route                      string         `json:"route,omitempty"`
-	Status                     map[string]int `json:"status,omitempty"`
-	Abandoned                  Num            `json:"abandoned,omitzero"`
-	AbandonRatio               Num            `json:"abandon_ratio,omitzero"`
-	Collateral                 Num            `json:"collateral,omitzero"` // abandoned requests that are not the storm's own
-	P99Seconds                 Num            `json:"p99_seconds,omitzero"`
-	P99Censored                bool           `json:"p99_censored,omitempty"` // the true p99 is at least this: clients left
-	ReachedUpstreamRatio       Num            `json:"reached_upstream_ratio,omitzero"`
-	BusyWorkersLower           Num            `json:"busy_workers_lower,omitzero"`
-	BusyWorkersUpper           Num            `json:"busy_workers_upper,omitzero"`
-	PoolWorkers                Num            `json:"pool_workers,omitzero"`
-	WorkerSecondsLower         Num            `json:"worker_seconds_lower,omitzero"`
-	WorkerSecondsUpper         Num            `json:"worker_seconds_upper,omitzero"`
-	WorkerSecondsShare         Num            `json:"worker_seconds_share,omitzero"` // of the site's, by the upper bound: it does not hang on how patient clients are
-	CounterfactualBusyWorkers  Num            `json:"counterfactual_busy_workers,omitzero"`
-	RepeatFactor               Num            `json:"repeat_factor,omitzero"`
-	TTLSeconds                 Num            `json:"ttl_seconds,omitzero"`
-	FanOut                     Num            `json:"fan_out,omitzero"`
-	Limited                    Num            `json:"limited,omitzero"`
-	StaticShare                Num            `json:"static_share,omitzero"`
-	Errors5xx                  Num            `json:"errors_5xx,omitzero"`
-	Restarts                   Num            `json:"restarts,omitzero"`
-	Reasons                    map[string]int `json:"reasons,omitempty"`
-	Nodes                      Num            `json:"nodes,omitzero"`
-	Namespaces                 Num            `json:"namespaces,omitzero"`
-	OOMKilled                  Num            `json:"oom_killed,omitzero"`
-	PeriodSeconds              Num            `json:"period_seconds,omitzero"`
-	ErrorRatio                 Num            `json:"error_ratio,omitzero"`
-	LimitedOwn                 Num            `json:"limited_own,omitzero"`
-	LimitedAllowed             Num            `json:"limited_allowed,omitzero"`
-	LimitedStaticQuery         Num            `json:"limited_static_query,omitzero"` // static files with a query string
-	StaticQuery                Num            `json:"static_query,omitzero"`         // of them asked for
-	StaticPlain                Num            `json:"static_plain,omitzero"`         // static files asked for without a query string
-	LimitedStaticPlain         Num            `json:"limited_static_plain,omitzero"` // of them refused
-	LimitedByUpstream          Num            `json:"limited_by_upstream,omitzero"`  // refused although an upstream was contacted
-	LimitedClients             Num            `json:"limited_clients,omitzero"`      // addresses that were refused static files with a query
-	Zones                      []Count        `json:"zones,omitempty"`               // of limiters, by lines of nginx's error log
-	Excess                     Num            `json:"excess,omitzero"`               // the highest that nginx logged
-	PHPTimeouts                Num            `json:"php_timeouts,omitzero"`         // requests that php-fpm killed
-	MaxChildrenReached         Num            `json:"max_children_reached,omitzero"` // times
-	MaxChildren                Num            `json:"max_children,omitzero"`         // the highest setting logged
-	StallSeconds               Num            `json:"stall_seconds,omitzero"`        // the longest that a request held a worker, or a probe waited
-	ProbesFailed               Num            `json:"probes_failed,omitzero"`        // at least
-	Containers                 Num            `json:"containers,omitzero"`           // whose probes failed
-	Probe                      string         `json:"probe,omitempty"`               // Liveness, Readiness or Startup
-	ProbePeriodSeconds         Num            `json:"probe_period_seconds,omitzero"` // configured, or as failures followed each other
-	KillBudgetSeconds          Num            `json:"kill_budget_seconds,omitzero"`  // period × failureThreshold
-	MissesPerMinute            Num            `json:"misses_per_minute,omitzero"`    // of the cache: MISS and EXPIRED
-	UsualMissesPerMinute       Num            `json:"usual_misses_per_minute,omitzero"`
-	MissShare                  Num            `json:"miss_share,omitzero"` // of what the cache told, BYPASS left out
-	UsualMissShare             Num            `json:"usual_miss_share,omitzero"`
-	MissedURLs                 Num            `json:"missed_urls,omitzero"`      // different ones
-	Retries                    Num            `json:"retries,omitzero"`          // requests within seconds of the client's own timeout
-	RetryingClients            Num            `json:"retrying_clients,omitzero"` // addresses that make them
-	Samples                    []string       `json:"samples,omitempty"`
+	Requests                   Num             `json:"requests,omitzero"`
+	RequestsPerMinute          Num             `json:"requests_per_minute,omitzero"`
+	BaselinePerMinute          Num             `json:"baseline_per_minute,omitzero"`
+	BaselineRatio              Num             `json:"baseline_ratio,omitzero"`
+	DistinctClients            Num             `json:"distinct_clients,omitzero"` // ≈ above the exact limit
+	RequestsPerClientPerMinute Num             `json:"requests_per_client_per_minute,omitzero"`
+	DistinctAgents             Num             `json:"distinct_agents,omitzero"`
+	TopAgents                  []Count         `json:"top_agents,omitempty"`
+	TopRoutes                  []Count         `json:"top_routes,omitempty"`
+	Method                     string          `json:"method,omitempty"`
+	Route                      string          `json:"route,omitempty"`
+	Status                     map[string]int  `json:"status,omitempty"`
+	Abandoned                  Num             `json:"abandoned,omitzero"`
+	AbandonRatio               Num             `json:"abandon_ratio,omitzero"`
+	Collateral                 Num             `json:"collateral,omitzero"` // abandoned requests that are not the storm's own
+	P99Seconds                 Num             `json:"p99_seconds,omitzero"`
+	P99Censored                bool            `json:"p99_censored,omitempty"` // the true p99 is at least this: clients left
+	ReachedUpstreamRatio       Num             `json:"reached_upstream_ratio,omitzero"`
+	BusyWorkersLower           Num             `json:"busy_workers_lower,omitzero"`
+	BusyWorkersUpper           Num             `json:"busy_workers_upper,omitzero"`
+	PoolWorkers                Num             `json:"pool_workers,omitzero"`
+	WorkerSecondsLower         Num             `json:"worker_seconds_lower,omitzero"`
+	WorkerSecondsUpper         Num             `json:"worker_seconds_upper,omitzero"`
+	WorkerSecondsShare         Num             `json:"worker_seconds_share,omitzero"` // of the site's, by the upper bound: it does not hang on how patient clients are
+	CounterfactualBusyWorkers  Num             `json:"counterfactual_busy_workers,omitzero"`
+	RepeatFactor               Num             `json:"repeat_factor,omitzero"`
+	TTLSeconds                 Num             `json:"ttl_seconds,omitzero"`
+	FanOut                     Num             `json:"fan_out,omitzero"`
+	Limited                    Num             `json:"limited,omitzero"`
+	StaticShare                Num             `json:"static_share,omitzero"`
+	Errors5xx                  Num             `json:"errors_5xx,omitzero"`
+	Restarts                   Num             `json:"restarts,omitzero"`
+	Reasons                    map[string]int  `json:"reasons,omitempty"`
+	Nodes                      Num             `json:"nodes,omitzero"`
+	Namespaces                 Num             `json:"namespaces,omitzero"`
+	OOMKilled                  Num             `json:"oom_killed,omitzero"`
+	Looping                    Num             `json:"looping,omitzero"` // containers that were restarted again and again
+	Scope                      []Share         `json:"scope,omitempty"`  // what the restarted containers share, the widest of each kind
+	PeriodSeconds              Num             `json:"period_seconds,omitzero"`
+	ErrorRatio                 Num             `json:"error_ratio,omitzero"`
+	LimitedOwn                 Num             `json:"limited_own,omitzero"`
+	LimitedAllowed             Num             `json:"limited_allowed,omitzero"`
+	LimitedStaticQuery         Num             `json:"limited_static_query,omitzero"` // static files with a query string
+	StaticQuery                Num             `json:"static_query,omitzero"`         // of them asked for
+	StaticPlain                Num             `json:"static_plain,omitzero"`         // static files asked for without a query string
+	LimitedStaticPlain         Num             `json:"limited_static_plain,omitzero"` // of them refused
+	LimitedByUpstream          Num             `json:"limited_by_upstream,omitzero"`  // refused although an upstream was contacted
+	LimitedClients             Num             `json:"limited_clients,omitzero"`      // addresses that were refused static files with a query
+	Zones                      []Count         `json:"zones,omitempty"`               // of limiters, by lines of nginx's error log
+	Excess                     Num             `json:"excess,omitzero"`               // the highest that nginx logged
+	PHPTimeouts                Num             `json:"php_timeouts,omitzero"`         // requests that php-fpm killed
+	MaxChildrenReached         Num             `json:"max_children_reached,omitzero"` // times
+	MaxChildren                Num             `json:"max_children,omitzero"`         // the highest setting logged
+	StallSeconds               Num             `json:"stall_seconds,omitzero"`        // the longest that a request held a worker, or a probe waited
+	ProbesFailed               Num             `json:"probes_failed,omitzero"`        // at least
+	Containers                 Num             `json:"containers,omitzero"`           // whose probes failed
+	Probe                      string          `json:"probe,omitempty"`               // Liveness, Readiness or Startup
+	ProbePeriodSeconds         Num             `json:"probe_period_seconds,omitzero"` // configured, or as failures followed each other
+	KillBudgetSeconds          Num             `json:"kill_budget_seconds,omitzero"`  // period × failureThreshold
+	MissesPerMinute            Num             `json:"misses_per_minute,omitzero"`    // of the cache: MISS and EXPIRED
+	UsualMissesPerMinute       Num             `json:"usual_misses_per_minute,omitzero"`
+	MissShare                  Num             `json:"miss_share,omitzero"` // of what the cache told, BYPASS left out
+	UsualMissShare             Num             `json:"usual_miss_share,omitzero"`
+	MissedURLs                 Num             `json:"missed_urls,omitzero"`        // different ones
+	Retries                    Num             `json:"retries,omitzero"`            // requests within seconds of the client's own timeout
+	RetryingClients            Num             `json:"retrying_clients,omitzero"`   // addresses that make them
+	TopPrefixes                []Count         `json:"top_prefixes,omitempty"`      // address ranges (/24, /48) by requests of the site, at least
+	Discriminators             []Discriminator `json:"discriminators,omitempty"`    // of a storm from the rest, the best first
+	RuleCoverage               []Coverage      `json:"rule_coverage,omitempty"`     // of the rules in place
+	RulesCaughtLower           Num             `json:"rules_caught_lower,omitzero"` // of the storm's damage, by all of them
+	RulesCaughtUpper           Num             `json:"rules_caught_upper,omitzero"`
+	Samples                    []string        `json:"samples,omitempty"`
 }

@@ -172,6 +172,16 @@ func pods(n int, make func(i int) pipeline.Event) []pipeline.Event {
 	return out
 }
 
+// shareOf finds a share of the evidence.
+func shareOf(e Evidence, kind, name string) Share {
+	for _, s := range e.Scope {
+		if s.Kind == kind && s.Name == name {
+			return s
+		}
+	}
+	return Share{}
+}
+
 // harness is the family's: a row a case, at least one that fires and one that does not for each detector.
 var harness = []struct {
 	name     string
@@ -323,9 +333,42 @@ var harness = []struct {
 		r.Class = pipeline.Probe
 	}}}}, -1, 0, 0, nil},
 	{"a monitor that pauses", "retry_loop", stage{length: 900, flows: []flow{organic, {0, 900, 2, retries(10, 7)}}}, -1, 0, 0, nil},
-	{"a crash loop of one pod is no burst", "restart_burst", stage{length: 1200, events: pods(4, func(i int) pipeline.Event {
-		return restarted(600+int64(i)*60, "a1", "node-1", "Error", 1)
+	{"a crash loop of one pod is no burst", "restart_burst", stage{length: 1200, events: pods(8, func(i int) pipeline.Event {
+		return restarted(600+int64(i)*30, "a1", "node-1", "Error", 1)
 	})}, -1, 0, 0, nil},
+	{
+		"one node of ten goes down", "restart_burst",
+		stage{length: 1200, events: pods(8, func(i int) pipeline.Event {
+			e := restarted(600+int64(i), fmt.Sprintf("%c1", 'a'+i), "node-3", "Completed", 0)
+			e.Population = pipeline.Population{All: 100, Node: 10, Namespace: 12, Image: 1}
+			return e
+		})},
+		610, 600, 1000, func(e Evidence) bool {
+			node := shareOf(e, "node", "node-3")
+			return node.Explains && node.Coverage.Get() == 1 && node.Lift.Get() == 10 && node.Count == 8 &&
+				!shareOf(e, "namespace", "ns-a").Explains && !e.Looping.Known()
+		},
+	},
+	{
+		"a database that half of the sites share explains, their namespace does not", "restart_burst",
+		stage{length: 1200, cfg: Config{Dependencies: Dependencies{
+			"ns-a": {"mysql": "db-3"}, "ns-b": {"mysql": "db-3"}, "ns-c": {"mysql": "db-1"}, "ns-d": {"mysql": "db-1"},
+		}}, events: pods(8, func(i int) pipeline.Event {
+			return restarted(600+int64(i), fmt.Sprintf("%c%d", 'a'+i%2, i), fmt.Sprintf("node-%d", i), "Completed", 0)
+		})},
+		610, 600, 1000, func(e Evidence) bool {
+			db := shareOf(e, "mysql", "db-3")
+			ns := shareOf(e, "namespace", "ns-a")
+			return db.Explains && db.Lift.Get() == 2 && ns.Coverage.Get() == 0.5 && !ns.Explains && !ns.Lift.Known()
+		},
+	},
+	{
+		"containers that loop among others that do not", "restart_burst",
+		stage{length: 1200, events: append(pods(6, func(i int) pipeline.Event {
+			return restarted(600+int64(i), fmt.Sprintf("b%d", i), "node-1", "Completed", 0)
+		}), pods(4, func(i int) pipeline.Event { return restarted(600+int64(i)*30, "a1", "node-1", "Error", 1) })...)},
+		610, 600, 1100, func(e Evidence) bool { return e.Looping.Get() == 1 && e.Restarts.Get() == 10 },
+	},
 	{
 		"a limiter that refuses the site's own hosts", "ratelimit_backfire",
 		stage{length: 1200, flows: []flow{organic, {600, 800, 480, own("/assets/a.css", 2)}, {600, 800, 300, elsewhere}}, events: append(

@@ -58,6 +58,11 @@ func (d *headStorm) Evidence(w *Window, key Labels) Evidence {
 		e.Method, e.Route = top.key.Method, top.key.Route
 		e.BaselinePerMinute, e.BaselineRatio = N(top.base.PerMinute), N(top.ratio())
 	}
+	if w.View.Sites[site] != nil {
+		s := w.storm(site, w.beyondBaseline(site, isHead))
+		s.discriminate(&e)
+		s.cover(w.Controls(site), &e)
+	}
 	return e
 }
 

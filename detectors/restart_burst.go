@@ -31,7 +31,7 @@ func (d *restartBurst) Span() time.Duration { return d.Window }
 func (d *restartBurst) Scope() Scope { return Cluster }
 
 func (d *restartBurst) Detect(w *Window) []Finding {
-	n := len(restarts(w.View.Events))
+	n := containersOf(restarts(w.View.Events))
 	lvl := level(float64(n), float64(d.Count), leave)
 	if lvl == Below {
 		return nil
@@ -39,6 +39,36 @@ func (d *restartBurst) Detect(w *Window) []Finding {
 	labels := Labels{{"cluster", w.Cluster}}
 	return []Finding{{Labels: labels, Level: lvl, Value: float64(n), Threshold: float64(d.Count), Evidence: d.Evidence(w, labels)}}
 }
+
+// containersOf is how many containers were restarted: one in a crash loop is one.
+func containersOf(found []*restart) int {
+	n, last := 0, restart{}
+	for _, r := range found { // in order of the container
+		if n == 0 || r.namespace != last.namespace || r.pod != last.pod || r.container != last.container {
+			n++
+		}
+		last = *r
+	}
+	return n
+}
+
+// looping is how many restarts of one container within the window are a loop.
+const looping = 3
+
+// loops is how many containers are in a loop.
+func loops(found []*restart) (n int) {
+	times := map[[3]string]int{}
+	for _, r := range found {
+		c := [3]string{r.namespace, r.pod, r.container}
+		if times[c]++; times[c] == looping {
+			n++
+		}
+	}
+	return n
+}
+
+// reasonOOMKilled is the container runtime's word.
+const reasonOOMKilled = "OOMKilled"
 
 // The reasons of a restart, with how well each is proven.
 const (
@@ -57,7 +87,7 @@ func (d *restartBurst) Evidence(w *Window, _ Labels) Evidence {
 	nodes, namespaces := map[string]bool{}, map[string]bool{}
 	oom := 0
 	for _, r := range all {
-		reason := r.reason(len(all) >= d.Count)
+		reason := r.reason(containersOf(all) >= d.Count)
 		e.Reasons[reason]++
 		if reason == reasonOOM {
 			oom++
@@ -72,6 +102,10 @@ func (d *restartBurst) Evidence(w *Window, _ Labels) Evidence {
 	}
 	e.Restarts, e.OOMKilled = N(float64(len(all)-oom)), N(float64(oom))
 	e.Namespaces = N(float64(len(namespaces)))
+	e.Scope = scope(all, w.Dependencies)
+	if n := loops(all); n > 0 {
+		e.Looping = N(float64(n))
+	}
 	if len(nodes) > 0 {
 		e.Nodes = N(float64(len(nodes)))
 	}
@@ -102,7 +136,7 @@ func (r *restart) String() string {
 func (r *restart) reason(many bool) string {
 	st := r.status
 	switch {
-	case st != nil && st.Reason == "OOMKilled":
+	case r.outOfMemory():
 		return reasonOOM
 	case r.decided:
 		return reasonLiveness
@@ -219,7 +253,7 @@ func rhythm(events []pipeline.Event) (float64, bool) {
 }
 
 func (d *restartBurst) Touch(w *Window) string {
-	n := len(restarts(w.View.Events))
+	n := containersOf(restarts(w.View.Events))
 	if n == 0 {
 		return ""
 	}
@@ -231,7 +265,7 @@ func (*restartBurst) Help() Help {
 	return Help{
 		Watches:  "Containers of the whole cluster that were restarted, told by pod status, events and kubelet, each once.",
 		Formula:  "containers restarted within `window` >= `count`; new pods of a rollout are none",
-		Evidence: []string{"restarts", "reasons", "oom_killed", "nodes", "namespaces", "period_seconds"},
+		Evidence: []string{"restarts", "reasons", "oom_killed", "nodes", "namespaces", "scope", "looping", "period_seconds"},
 		FalsePositives: []string{
 			"a node that reboots: see reasons and nodes",
 			"a job whose containers end by design, several at a time",
@@ -240,7 +274,7 @@ func (*restartBurst) Help() Help {
 			"reasons: liveness is kubelet's own word, liveness_probable a clean end together with others",
 			"kubectl get events -A --field-selector reason=Killing --sort-by=.lastTimestamp",
 			"kubectl get pods -A -o json | jq '.items[].status.containerStatuses[]?.lastState.terminated'",
-			"many nodes and namespaces: broader than any one dependency; look at network and nodes",
+			"scope: what the containers share, with its lift over chance; where nothing explains them, look at network and nodes",
 		},
 	}
 }

@@ -37,6 +37,7 @@ type Event struct {
 	Restarts                             int   // a container's restartCount
 	Grace                                int   // seconds between TERM and KILL
 	FinishedAt                           int64 // ns: when the container ended
+	Population                           Population
 
 	Pool    string // php-fpm pool
 	PID     int
@@ -52,4 +53,13 @@ type Event struct {
 	Client  string // the address that a limiter or a timeout names
 	Host    string // as the client asked for it, without port
 	Message string // the text of the line or of the event, cut to 512 bytes
+}
+
+// A Population is how many containers there are where one was restarted: what the share of the restarted ones is to
+// be held against. Zeros: the line does not say.
+type Population struct {
+	All       int `json:"all"`       // containers that are watched
+	Node      int `json:"node"`      // of them on the container's node
+	Namespace int `json:"namespace"` // in its namespace
+	Image     int `json:"image"`     // of its image
 }

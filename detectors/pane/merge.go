@@ -321,10 +321,14 @@ func compareEvents(a, b pipeline.Event) int {
 		cmp.Compare(a.UID, b.UID), cmp.Compare(a.Container, b.Container), cmp.Compare(a.Image, b.Image),
 		cmp.Compare(a.Probe, b.Probe), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.ExitCode, b.ExitCode),
 		compareBool(a.HasExit, b.HasExit), cmp.Compare(a.Count, b.Count), cmp.Compare(a.Restarts, b.Restarts),
-		cmp.Compare(a.Grace, b.Grace), cmp.Compare(a.FinishedAt, b.FinishedAt), cmp.Compare(a.Pool, b.Pool),
+		cmp.Compare(a.Grace, b.Grace), cmp.Compare(a.FinishedAt, b.FinishedAt), comparePopulations(a.Population, b.Population), cmp.Compare(a.Pool, b.Pool),
 		cmp.Compare(a.PID, b.PID), cmp.Compare(a.Script, b.Script), cmp.Compare(a.Request, b.Request),
 		cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Limit, b.Limit), cmp.Compare(a.Signal, b.Signal),
 		cmp.Compare(a.Process, b.Process), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.Excess, b.Excess),
 		cmp.Compare(a.Message, b.Message),
 	)
+}
+
+func comparePopulations(a, b pipeline.Population) int {
+	return cmp.Or(cmp.Compare(a.All, b.All), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Image, b.Image))
 }

@@ -266,6 +266,18 @@ func (t *Top) Items() []Item {
 	return items
 }
 
+// Get gives one key; false when it is not listed: then it weighs at most Floor.
+func (t *Top) Get(key string) (Item, bool) {
+	if t == nil {
+		return Item{}, false
+	}
+	i := findKey(t, key, xxhash.Sum64String(key))
+	if i < 0 {
+		return Item{}, false
+	}
+	return Item{t.entries[i].key, t.entries[i].count, t.entries[i].err}, true
+}
+
 // Total is the sum of all weights added, listed or not. It is always exact.
 func (t *Top) Total() uint64 {
 	if t == nil {

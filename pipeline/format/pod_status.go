@@ -48,6 +48,9 @@ type podObject struct {
 	Type     string
 	Time     string // of RESTARTED
 	Restarts int    // of RESTARTED
+
+	Population pipeline.Population // of RESTARTED
+
 	Object   json.RawMessage
 	Items    []json.RawMessage
 	Metadata struct{ Name, Namespace, UID string }
@@ -57,10 +60,45 @@ type podObject struct {
 	}
 }
 
-// A growth is how often a container was restarted between two looks, and when it was started last, in ns.
+// A growth is how often a container was restarted between two looks, when it was started last, in ns, and how many
+// containers there were then.
 type growth struct {
 	restarts int
 	at       int64
+	of       census
+}
+
+// A census tells how many containers there are around one; nil where that is not known.
+type census func(node, namespace, image string) pipeline.Population
+
+func (c census) around(node, namespace, image string) pipeline.Population {
+	if c == nil {
+		return pipeline.Population{}
+	}
+	return c(node, namespace, image)
+}
+
+// censusOf counts the containers of a list of Pods.
+func censusOf(items []json.RawMessage) census {
+	n := map[[2]string]int{}
+	for _, raw := range items {
+		var o podObject
+		if json.Unmarshal(raw, &o) != nil {
+			continue
+		}
+		for i := range o.Status.ContainerStatuses {
+			n[[2]string{}]++
+			n[[2]string{"node", o.Spec.NodeName}]++
+			n[[2]string{"namespace", o.Metadata.Namespace}]++
+			n[[2]string{"image", o.Status.ContainerStatuses[i].Image}]++
+		}
+	}
+	return func(node, namespace, image string) pipeline.Population {
+		return pipeline.Population{
+			All: n[[2]string{}], Node: n[[2]string{"node", node}],
+			Namespace: n[[2]string{"namespace", namespace}], Image: n[[2]string{"image", image}],
+		}
+	}
 }
 
 // maxGrowth bounds the restarts that one line may tell of: kubelet's back-off lets no container have more in an hour.
@@ -93,9 +131,14 @@ func (f *podStatus) object(raw []byte, item *pipeline.Item, g growth, depth int)
 		if o.Type == "RESTARTED" {
 			g.restarts = min(max(o.Restarts, 1), maxGrowth)
 			g.at, _ = f.iso.parse([]byte(o.Time))
+			told := o.Population
+			g.of = func(string, string, string) pipeline.Population { return told }
 		}
 		return f.object(o.Object, item, g, depth+1)
 	case o.Items != nil && o.Kind != "Pod":
+		if g.of == nil {
+			g.of = censusOf(o.Items)
+		}
 		found := len(o.Items) == 0 && (o.Kind == "PodList" || o.Kind == "List")
 		for _, raw := range o.Items {
 			found = f.object(raw, item, g, depth+1) || found
@@ -128,6 +171,7 @@ func (f *podStatus) events(o *podObject, c *containerStatus, g growth, item *pip
 		Kind: pipeline.ContainerRestart, Time: g.at,
 		Node: clip(o.Spec.NodeName), Namespace: clip(o.Metadata.Namespace), Pod: clip(o.Metadata.Name), UID: clip(o.Metadata.UID),
 		Container: clip(c.Name), Image: clip(c.Image),
+		Population: g.of.around(o.Spec.NodeName, o.Metadata.Namespace, c.Image),
 	}
 	t := c.LastState.Terminated
 	unknown, finished := g.restarts, int64(0)

@@ -276,6 +276,15 @@ func (o *object) event(e *pipeline.Event) {
 	o.count("count", e.Count)
 	o.count("restarts", e.Restarts)
 	o.count("grace", e.Grace)
+	if n := e.Population; n.All > 0 {
+		o.key("population")
+		o.dst, o.more = append(o.dst, '{'), false
+		o.count("all", n.All)
+		o.count("node", n.Node)
+		o.count("namespace", n.Namespace)
+		o.count("image", n.Image)
+		o.dst, o.more = append(o.dst, '}'), true
+	}
 	o.text("pool", e.Pool)
 	o.count("pid", e.PID)
 	o.text("script", e.Script)

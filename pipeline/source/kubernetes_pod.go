@@ -9,13 +9,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/squall-sre/squall/pipeline"
 )
 
 // A podObserver counts restarts by what restartCount has grown since it was last seen.
 type podObserver struct {
-	tell  *teller
-	pods  map[types.UID]map[string]lastSeen // of the Pods that there are, by container
-	begun bool
+	tell   *teller
+	pods   map[types.UID]*seenPod // that there are
+	census census
+	begun  bool
+}
+
+// seenPod is what is remembered of a Pod.
+type seenPod struct {
+	containers      map[string]lastSeen
+	node, namespace string
+	images          []string // of its running containers
 }
 
 // lastSeen is what is remembered of a container.
@@ -36,7 +46,7 @@ type restarted struct {
 }
 
 func newPodObserver(t *teller) *podObserver {
-	return &podObserver{tell: t, pods: map[types.UID]map[string]lastSeen{}}
+	return &podObserver{tell: t, pods: map[types.UID]*seenPod{}, census: census{}}
 }
 
 // trim implements onlooker.
@@ -64,7 +74,10 @@ func (o *podObserver) trim(x runtime.Object) runtime.Object {
 	return p
 }
 
-func (o *podObserver) gone(uid types.UID) { delete(o.pods, uid) }
+func (o *podObserver) gone(uid types.UID) {
+	o.census.add(o.pods[uid], -1)
+	delete(o.pods, uid)
+}
 
 func (o *podObserver) see(x runtime.Object) {
 	if p, ok := x.(*core.Pod); ok {
@@ -84,7 +97,7 @@ func (o *podObserver) all(list []runtime.Object) {
 	}
 	for uid := range o.pods {
 		if !there[uid] {
-			delete(o.pods, uid)
+			o.gone(uid)
 		}
 	}
 	o.begun = true
@@ -97,17 +110,14 @@ func (o *podObserver) report(found []restarted) {
 			cmp.Compare(a.uid, b.uid), cmp.Compare(a.container, b.container))
 	})
 	for i := range found {
-		o.tell.restart(&found[i], restartLine(&found[i]))
+		r := &found[i]
+		o.tell.restart(r, restartLine(r, o.census.around(r.node, r.namespace, r.status.Image)))
 	}
 }
 
 // look compares a Pod with what was seen of it.
 func (o *podObserver) look(p *core.Pod) (found []restarted) {
-	seen := o.pods[p.UID]
-	if seen == nil {
-		seen = map[string]lastSeen{}
-		o.pods[p.UID] = seen
-	}
+	seen := o.count(p).containers
 	leaving := leaves(p)
 	visit := func(list []core.ContainerStatus, init bool) {
 		for i := range list {
@@ -206,8 +216,51 @@ func restartTime(p *core.Pod, st *core.ContainerStatus) int64 {
 	return at.UnixNano()
 }
 
-// restartLine is the line of a restart: the Pod as kubectl prints it, with nothing but the one container.
-func restartLine(r *restarted) []byte {
+// count brings what is remembered of a Pod up to date, but for its restarts.
+func (o *podObserver) count(p *core.Pod) *seenPod {
+	seen := o.pods[p.UID]
+	if seen == nil {
+		seen = &seenPod{containers: map[string]lastSeen{}}
+		o.pods[p.UID] = seen
+	}
+	o.census.add(seen, -1)
+	seen.node, seen.namespace, seen.images = p.Spec.NodeName, p.Namespace, seen.images[:0]
+	if p.Status.Phase != core.PodSucceeded && p.Status.Phase != core.PodFailed {
+		for i := range p.Status.ContainerStatuses {
+			seen.images = append(seen.images, p.Status.ContainerStatuses[i].Image)
+		}
+	}
+	o.census.add(seen, 1)
+	return seen
+}
+
+// A census counts containers: all (the empty key), and by node, namespace and image.
+type census map[[2]string]int
+
+func (c census) add(p *seenPod, sign int) {
+	if p == nil {
+		return
+	}
+	for _, image := range p.images {
+		for _, key := range [][2]string{{}, {"node", p.node}, {"namespace", p.namespace}, {"image", image}} {
+			if c[key] += sign; c[key] == 0 {
+				delete(c, key)
+			}
+		}
+	}
+}
+
+// around is what a restart is held against.
+func (c census) around(node, namespace, image string) pipeline.Population {
+	return pipeline.Population{
+		All: c[[2]string{}], Node: c[[2]string{"node", node}],
+		Namespace: c[[2]string{"namespace", namespace}], Image: c[[2]string{"image", image}],
+	}
+}
+
+// restartLine is the line of a restart: the Pod as kubectl prints it, with nothing but the one container, and how many
+// containers there are around it.
+func restartLine(r *restarted, of pipeline.Population) []byte {
 	type owner struct {
 		Kind string `json:"kind"`
 		Name string `json:"name"`
@@ -258,11 +311,12 @@ func restartLine(r *restarted) []byte {
 		object.Status.ContainerStatuses = c
 	}
 	return jsonLine(struct {
-		Type     string      `json:"type"`
-		Time     metav1.Time `json:"time"`
-		Restarts int32       `json:"restarts"`
-		Object   pod         `json:"object"`
-	}{"RESTARTED", metav1.Unix(0, r.at), r.grown, object})
+		Type       string              `json:"type"`
+		Time       metav1.Time         `json:"time"`
+		Restarts   int32               `json:"restarts"`
+		Population pipeline.Population `json:"population"`
+		Object     pod                 `json:"object"`
+	}{"RESTARTED", metav1.Unix(0, r.at), r.grown, of, object})
 }
 
 // stateOf is a container's state without its identifiers.

@@ -1,0 +1,386 @@
+package detectors
+
+import (
+	"cmp"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/squall-sre/squall/detectors/pane"
+)
+
+// A Discriminator is one way to tell a storm from everything else: a rule that names at most three values of one
+// dimension. Its worth is what it catches of the storm less what it hits of the rest (Youden's J, Cancer 1950), both
+// as intervals where they come from sketches or where the panes do not tell the storm's part from the rest's.
+type Discriminator struct {
+	By          string   `json:"by"`   // method+route, route, method, agent, prefix (/24, /48) or address
+	Keys        []string `json:"keys"` // as a rule would name them
+	CaughtLower Num      `json:"caught_lower"`
+	CaughtUpper Num      `json:"caught_upper"` // of the storm's requests
+	FalseLower  Num      `json:"false_positives_lower"`
+	FalseUpper  Num      `json:"false_positives_upper"` // of the other requests
+	Entropy     Num      `json:"entropy_bits,omitzero"` // of the storm over all values of the dimension: 0 is one value
+}
+
+// Worth is at least what the rule is worth: 1 catches the whole storm and nothing else.
+func (d *Discriminator) Worth() float64 { return d.CaughtLower.Get() - d.FalseUpper.Get() }
+
+// A Control is something in place at a site: a name alone, or a rule with the requests that it answers.
+type Control struct {
+	Name   string
+	Method string // "" is any
+	Path   string // a path or route with * for any run of characters; "" is any
+	Agent  string // a part of the User-Agent; "" is any
+}
+
+// isRule tells whether the control says which requests it answers.
+func (c *Control) isRule() bool { return c.Method+c.Path+c.Agent != "" }
+
+// A Coverage is the part of a storm's damage that a rule in place would have caught: of its worker-seconds where they
+// are known, else of its requests.
+type Coverage struct {
+	Rule  string `json:"rule"`
+	Lower Num    `json:"caught_lower"`
+	Upper Num    `json:"caught_upper"`
+}
+
+const (
+	ruleKeys   = 3    // values that a rule names
+	enoughOf   = 0.95 // of the storm: no further value is added
+	leastOf    = 0.05 // of the storm: a value that is not worth naming
+	topRanges  = 10
+	rangeBits4 = 24
+	rangeBits6 = 48
+)
+
+// interval is a sum known to lie between two bounds.
+type interval struct{ lower, upper float64 }
+
+func (i *interval) add(lower, upper float64) { i.lower, i.upper = i.lower+lower, i.upper+upper }
+
+func (i interval) of(total float64) interval {
+	return interval{min(max(i.lower/total, 0), 1), min(max(i.upper/total, 0), 1)}
+}
+
+// split is how many requests of one value belong to the storm, and how many do not.
+type split struct{ storm, rest interval }
+
+// storming gives the part of a cell's requests that is the storm's.
+type storming func(k pane.Key, c *pane.Cell) interval
+
+// beyondBaseline counts as the storm what matching cells have beyond what is usual.
+func (w *Window) beyondBaseline(site string, match func(pane.Key) bool) storming {
+	return func(k pane.Key, c *pane.Cell) interval {
+		if !match(k) {
+			return interval{}
+		}
+		usual := k
+		usual.Origin = 0
+		n := max(0, float64(c.Requests)-w.Baseline(site, usual).PerMinute*w.Minutes())
+		return interval{n, n}
+	}
+}
+
+// ofAgent counts as the storm what one agent sends.
+func ofAgent(agent string) storming {
+	return func(_ pane.Key, c *pane.Cell) interval {
+		if it, ok := c.TopAgents.Get(agent); ok {
+			return interval{float64(it.Count - it.Error), float64(it.Count)}
+		}
+		return interval{0, float64(min(c.TopAgents.Floor(), c.Requests))}
+	}
+}
+
+// A storm is the requests of a site in a window, the storm's told from the rest.
+type storm struct {
+	w     *Window
+	site  string
+	total split // of all client requests
+	cells []stormCell
+}
+
+// stormCell is a cell and the part of its requests that is the storm's.
+type stormCell struct {
+	key  pane.Key
+	cell *pane.Cell
+	part interval
+}
+
+func (w *Window) storm(site string, part storming) *storm {
+	s := &storm{w: w, site: site}
+	for k, c := range w.cells(site) {
+		if isClient(k) {
+			s.cells = append(s.cells, stormCell{k, c, part(k, c)})
+		}
+	}
+	slices.SortFunc(s.cells, func(a, b stormCell) int { return compareKeys(a.key, b.key) }) // sums of fractions hang on the order
+	for _, c := range s.cells {
+		s.total.count(c)
+	}
+	return s
+}
+
+func (s *split) count(c stormCell) {
+	all := float64(c.cell.Requests)
+	s.storm.add(c.part.lower, c.part.upper)
+	s.rest.add(all-c.part.upper, all-c.part.lower)
+}
+
+// discriminate ranks the dimensions by which the storm can be told from the rest, the best first.
+func (s *storm) discriminate(e *Evidence) {
+	if !(s.total.storm.lower > 0) {
+		return
+	}
+	dimensions := []struct {
+		by     string
+		splits map[string]split
+		values float64 // distinct ones of the storm
+	}{
+		{"method+route", s.byKey(func(k pane.Key) string { return k.Method + " " + k.Route }), 0},
+		{"route", s.byKey(func(k pane.Key) string { return k.Route }), 0},
+		{"method", s.byKey(func(k pane.Key) string { return k.Method }), 0},
+		{"agent", s.byAgent(), e.DistinctAgents.Get()},
+		{"prefix", s.byRange(), math.NaN()},
+		{"address", s.byAddress(), e.DistinctClients.Get()},
+	}
+	for _, d := range dimensions {
+		if len(d.splits) > 0 {
+			e.Discriminators = append(e.Discriminators, s.best(d.by, d.splits, d.values))
+		}
+	}
+	slices.SortStableFunc(e.Discriminators, func(a, b Discriminator) int { return cmp.Compare(b.Worth(), a.Worth()) })
+	e.TopPrefixes = s.ranges()
+}
+
+func (s *storm) byKey(name func(pane.Key) string) map[string]split {
+	out := map[string]split{}
+	for _, c := range s.cells {
+		sum := out[name(c.key)]
+		sum.count(c)
+		out[name(c.key)] = sum
+	}
+	return out
+}
+
+// byAgent takes an agent's requests in a cell for the storm's as far as the cell's are.
+func (s *storm) byAgent() map[string]split {
+	out := map[string]split{}
+	for _, c := range s.cells {
+		x := c.part.of(float64(c.cell.Requests))
+		for _, it := range c.cell.TopAgents.Items() {
+			lower, upper := float64(it.Count-it.Error), float64(it.Count)
+			sum := out[it.Key]
+			sum.storm.add(lower*x.lower, upper*x.upper)
+			sum.rest.add(lower*(1-x.upper), upper*(1-x.lower))
+			out[it.Key] = sum
+		}
+	}
+	return out
+}
+
+// byAddress knows each address's requests of the whole site alone: at most all of them are the storm's, and at least
+// what the rest cannot be.
+func (s *storm) byAddress() map[string]split {
+	out := map[string]split{}
+	for _, it := range s.w.View.Sites[s.site].Clients.Items() {
+		out[it.Key] = s.apart(float64(it.Count-it.Error), float64(it.Count))
+	}
+	return out
+}
+
+// apart bounds the storm's and the rest's part of requests whose part is not known.
+func (s *storm) apart(lower, upper float64) split {
+	return split{
+		storm: interval{max(0, lower-s.total.rest.upper), min(upper, s.total.storm.upper)},
+		rest:  interval{max(0, lower-s.total.storm.upper), min(upper, s.total.rest.upper)},
+	}
+}
+
+// byRange adds addresses up to ranges. What is not listed may be of any range.
+func (s *storm) byRange() map[string]split {
+	top := s.w.View.Sites[s.site].Clients
+	listed, sums := 0.0, map[string]*interval{}
+	for _, it := range top.Items() {
+		r := rangeOf(it.Key)
+		if r == "" {
+			continue
+		}
+		if sums[r] == nil {
+			sums[r] = &interval{}
+		}
+		sums[r].add(float64(it.Count-it.Error), float64(it.Count))
+		listed += float64(it.Count - it.Error)
+	}
+	unlisted := max(0, float64(top.Total())-listed)
+	out := map[string]split{}
+	for r, n := range sums {
+		out[r] = s.apart(n.lower, min(n.upper, n.lower+unlisted))
+	}
+	return out
+}
+
+func rangeOf(address string) string {
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return ""
+	}
+	bits := rangeBits6
+	if a.Is4() {
+		bits = rangeBits4
+	}
+	p, err := a.Prefix(bits)
+	if err != nil {
+		return ""
+	}
+	return p.String()
+}
+
+// ranges ranks the address ranges of the site by what they sent at least.
+func (s *storm) ranges() []Count {
+	sums := map[string]Count{}
+	for _, it := range s.w.View.Sites[s.site].Clients.Items() {
+		if r := rangeOf(it.Key); r != "" {
+			sums[r] = Count{r, sums[r].Count + float64(it.Count-it.Error), sums[r].Approx || it.Error > 0}
+		}
+	}
+	out := make([]Count, 0, len(sums))
+	for _, c := range sums {
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b Count) int { return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Key, b.Key)) })
+	return out[:min(len(out), topRanges)]
+}
+
+// best makes the rule of one dimension: the values with most of the storm.
+func (s *storm) best(by string, splits map[string]split, values float64) Discriminator {
+	names := make([]string, 0, len(splits))
+	for name := range splits {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(splits[b].storm.lower, splits[a].storm.lower),
+			cmp.Compare(splits[b].storm.upper, splits[a].storm.upper), strings.Compare(a, b))
+	})
+	d := Discriminator{By: by}
+	var caught, hit interval
+	all := s.total.storm.lower
+	for i, name := range names[:min(len(names), ruleKeys)] {
+		x := splits[name]
+		if i > 0 && (caught.lower >= enoughOf*all || x.storm.upper < leastOf*all) {
+			break
+		}
+		d.Keys = append(d.Keys, name)
+		caught.add(x.storm.lower, x.storm.upper)
+		hit.add(x.rest.lower, x.rest.upper)
+	}
+	caught = interval{caught.lower / s.total.storm.upper, min(1, caught.upper/all)}
+	d.CaughtLower, d.CaughtUpper = N(caught.lower), N(caught.upper)
+	d.FalseLower, d.FalseUpper = N(0), N(0)
+	if rest := s.total.rest.lower; rest > 0 {
+		hit = hit.of(rest)
+		d.FalseLower, d.FalseUpper = N(hit.lower), N(hit.upper)
+	}
+	d.Entropy = entropy(names, splits, s.total.storm.upper, values)
+	return d
+}
+
+// entropy is Shannon's, in bits, of the storm over a dimension. What is not listed counts as spread evenly over the
+// values that are not: with a sketch it is an upper estimate.
+func entropy(names []string, splits map[string]split, total, values float64) Num {
+	var h, listed float64
+	n := 0
+	for _, name := range names {
+		if p := splits[name].storm.lower / total; p > 0 {
+			h -= p * math.Log2(p)
+			listed += p
+			n++
+		}
+	}
+	if rest := 1 - listed; rest > 0.001 {
+		if math.IsNaN(values) {
+			return Num{}
+		}
+		if others := values - float64(n); others >= 1 {
+			h -= rest * math.Log2(rest/others)
+		}
+	}
+	return N(math.Max(h, 0))
+}
+
+// cover says what the rules in place would have caught of the storm's damage: each, and all together.
+func (s *storm) cover(controls []Control, e *Evidence) {
+	controls = slices.DeleteFunc(slices.Clone(controls), func(c Control) bool { return !c.isRule() })
+	if len(controls) == 0 || !(s.total.storm.lower > 0) {
+		return
+	}
+	each := make([]interval, len(controls))
+	var damage float64
+	var together interval
+	for _, c := range s.cells {
+		weight := c.part.upper
+		if e.WorkerSecondsUpper.Known() {
+			weight = c.part.of(float64(c.cell.Requests)).upper * seconds(c.cell.Busy.Upper)
+		}
+		damage += weight
+		var most interval
+		for i := range controls {
+			share := controls[i].catches(c.key, c.cell)
+			each[i].add(weight*share.lower, weight*share.upper)
+			most = interval{max(most.lower, share.lower), min(1, most.upper+share.upper)}
+		}
+		together.add(weight*most.lower, weight*most.upper)
+	}
+	if !(damage > 0) {
+		return
+	}
+	for i, c := range controls {
+		x := each[i].of(damage)
+		e.RuleCoverage = append(e.RuleCoverage, Coverage{c.Name, N(x.lower), N(x.upper)})
+	}
+	x := together.of(damage)
+	e.RulesCaughtLower, e.RulesCaughtUpper = N(x.lower), N(x.upper)
+}
+
+// catches is the share of a cell's requests that a rule answers.
+func (c *Control) catches(k pane.Key, cell *pane.Cell) interval {
+	if c.Method != "" && c.Method != k.Method || c.Path != "" && !glob(c.Path, k.Route) {
+		return interval{}
+	}
+	if c.Agent == "" {
+		return interval{1, 1}
+	}
+	var n interval
+	listed := 0.0
+	for _, it := range cell.TopAgents.Items() {
+		listed += float64(it.Count - it.Error)
+		if strings.Contains(it.Key, c.Agent) {
+			n.add(float64(it.Count-it.Error), float64(it.Count))
+		}
+	}
+	n.upper = min(n.upper, n.lower+max(0, float64(cell.TopAgents.Total())-listed))
+	if cell.TopAgents.Floor() > 0 { // agents that are not listed may be meant too
+		n.upper = n.lower + max(0, float64(cell.TopAgents.Total())-listed)
+	}
+	return n.of(float64(cell.Requests))
+}
+
+// glob matches a text against a pattern in which * stands for any run of characters.
+func glob(pattern, text string) bool {
+	parts := strings.Split(pattern, "*")
+	if !strings.HasPrefix(text, parts[0]) {
+		return false
+	}
+	if len(parts) == 1 {
+		return text == pattern
+	}
+	text = text[len(parts[0]):]
+	for _, part := range parts[1 : len(parts)-1] {
+		i := strings.Index(text, part)
+		if i < 0 {
+			return false
+		}
+		text = text[i+len(part):]
+	}
+	return strings.HasSuffix(text, parts[len(parts)-1])
+}
