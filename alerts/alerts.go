@@ -73,6 +73,7 @@ type Alert struct {
 	Detectors   []string // that took part, sorted
 	Cause       Cause
 	Advice      []Advice
+	Incident    *Incident          // that it is a part of; nil: none is known
 	Evidence    detectors.Evidence // of the last window; of the whole incident when resolved
 	Annotations map[string]string  // rendered: summary, description, cause, evidence, advice, runbook, loki_query, …
 }

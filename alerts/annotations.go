@@ -77,6 +77,7 @@ func annotate(r *rule, a *Alert, f *facts) map[string]string {
 		"evidence":    strings.Join(evidenceLines(a), "\n"),
 		"advice":      adviceText(a),
 		"pattern":     pattern(f),
+		"incident":    a.Incident.text(),
 	}
 	for name, text := range out {
 		out[name] = plain(text)
@@ -113,6 +114,15 @@ func plainEvidence(e detectors.Evidence) detectors.Evidence {
 		return counts
 	}
 	e.TopAgents, e.TopRoutes, e.Zones = top(e.TopAgents), top(e.TopRoutes), top(e.Zones)
+	e.TopPrefixes = top(e.TopPrefixes)
+	e.Discriminators = slices.Clone(e.Discriminators)
+	for i := range e.Discriminators {
+		keys := slices.Clone(e.Discriminators[i].Keys)
+		for j := range keys {
+			keys[j] = plain(keys[j])
+		}
+		e.Discriminators[i].Keys = keys
+	}
 	e.Scope = slices.Clone(e.Scope)
 	for i := range e.Scope {
 		e.Scope[i].Kind, e.Scope[i].Name = plain(e.Scope[i].Kind), plain(e.Scope[i].Name)
@@ -136,7 +146,7 @@ func bound(texts map[string]string) map[string]string {
 		size += len(name) + len(texts[name])
 	}
 	order := sortedKeys(texts)
-	giving := []string{"advice", "evidence", "description", "cause", "loki_query", "pattern"}
+	giving := []string{"advice", "evidence", "incident", "description", "cause", "loki_query", "pattern"}
 	slices.SortStableFunc(order, func(a, b string) int { return rankOf(giving, a) - rankOf(giving, b) })
 	for _, name := range order {
 		if size <= maxAnnotations {
@@ -356,6 +366,12 @@ func evidenceLines(a *Alert) []string {
 		num(e.UsualMissesPerMinute, "usual %s a minute", rate), num(e.UsualMissShare, "%s", percent),
 		num(e.MissedURLs, "%s URLs", approx), num(e.RepeatFactor, "each %s times", short), num(e.TTLSeconds, "TTL ≈%s s", short))
 	add(num(e.Retries, "%s retries after a timeout", short), num(e.RetryingClients, "by %s clients", short))
+	if len(e.Discriminators) > 0 {
+		add("told apart by " + toldApart(e.Discriminators))
+	}
+	if e.RulesCaughtUpper.Known() {
+		add("rules in place would have caught " + span(e.RulesCaughtLower, e.RulesCaughtUpper) + " of the damage" + eachRule(e.RuleCoverage))
+	}
 	if len(e.TopRoutes) > 0 {
 		add("routes: " + ranking(e.TopRoutes))
 	}
@@ -370,6 +386,39 @@ func evidenceLines(a *Alert) []string {
 		lines[i] = cut(Escape(l), maxEvidenceLine)
 	}
 	return lines
+}
+
+// span writes an interval of a share.
+func span(lower, upper detectors.Num) string {
+	a, b := percent(lower.Get()), percent(upper.Get())
+	switch {
+	case a == b:
+		return a
+	case lower.Get() <= 0:
+		return "at most " + b
+	}
+	return strings.TrimSuffix(a, " %") + "–" + b
+}
+
+// toldApart writes what tells a storm from the rest, the best first.
+func toldApart(list []detectors.Discriminator) string {
+	var parts []string
+	for _, d := range list[:min(len(list), 4)] {
+		parts = append(parts, fmt.Sprintf("%s %s (%s of it, %s of the rest)", d.By, cut(strings.Join(d.Keys, ", "), 60),
+			span(d.CaughtLower, d.CaughtUpper), span(d.FalseLower, d.FalseUpper)))
+	}
+	return strings.Join(parts, " ≻ ")
+}
+
+func eachRule(list []detectors.Coverage) string {
+	var parts []string
+	for _, c := range list[:min(len(list), 3)] {
+		parts = append(parts, c.Rule+" "+span(c.Lower, c.Upper))
+	}
+	if len(parts) < 2 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
 }
 
 // shares writes the widest of each kind.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/squall-sre/squall/detectors"
 )
 
@@ -16,19 +18,19 @@ import (
 // dependency, nodes or namespaces, or address ranges, or where one is known to lead to the other; the same time alone
 // joins nothing, and why two incidents of one time stay two is told.
 type Incident struct {
-	ID       string   `json:"id"`        // when and where it began: equal input gives equal IDs
-	StartsAt int64    `json:"starts_at"` // ns: the onset of its first detection
-	Members  []Member `json:"members"`   // in the order of their onset
-	Apart    []Apart  `json:"apart,omitempty"`
+	ID       string   // when and where it began: equal input gives equal IDs
+	StartsAt int64    // ns: the onset of its first detection
+	Members  []Member // in the order of their onset
+	Apart    []Apart
 }
 
 // A Member is one detection of an incident.
 type Member struct {
-	Detector string           `json:"detector"`
-	Labels   detectors.Labels `json:"labels"`
-	Onset    int64            `json:"onset"`             // ns
-	After    string           `json:"after,omitempty"`   // the detector whose detection is known to lead to such a one
-	Because  string           `json:"because,omitempty"` // why it belongs to the incident; "" for the first
+	Detector string
+	Labels   detectors.Labels
+	Onset    int64  // ns
+	After    string // the detector whose detection is known to lead to such a one
+	Because  string // why it belongs to the incident; "" for the first
 }
 
 // Apart is an incident of the same time that this one was not merged with.
@@ -70,10 +72,10 @@ var hurts = []string{"client_abandon", "error_burst", "latency", "saturation"}
 
 // The bounds of correlation.
 const (
-	incidentGap  = int64(2 * time.Minute) // what follows within it may belong together
-	sharedRanges = 0.5                    // of the lighter side's requests from the other's address ranges
-	maxNodes     = 512                    // detections that are held against each other
-	maxApart     = 5                      // refusals that one incident tells
+	incidentGap   = int64(2 * time.Minute) // what follows within it may belong together
+	sharedRanges  = 0.5                    // of the lighter side's requests from the other's address ranges
+	maxCorrelated = 256                    // detections that are held against each other
+	maxApart      = 5                      // refusals that one incident tells
 )
 
 // A correlator holds the detections of the last minutes and sorts them into incidents.
@@ -81,7 +83,7 @@ type correlator struct {
 	site      func(string) Site
 	nodes     map[string]*node // by detectionKey
 	incidents map[string]*open // by ID
-	dropped   uint64           // detections over maxNodes
+	dropped   prometheus.Counter
 }
 
 // node is a detection as correlation sees it.
@@ -100,8 +102,8 @@ type open struct {
 	apart map[string]string // by the other's ID: why they were not merged
 }
 
-func newCorrelator(site func(string) Site) *correlator {
-	return &correlator{site: site, nodes: map[string]*node{}, incidents: map[string]*open{}}
+func newCorrelator(site func(string) Site, dropped prometheus.Counter) *correlator {
+	return &correlator{site: site, dropped: dropped, nodes: map[string]*node{}, incidents: map[string]*open{}}
 }
 
 // observe takes what is active in the pane that ends at an event time (ns) and what was over in it.
@@ -120,8 +122,8 @@ func (c *correlator) see(at int64, d *detectors.Detection) {
 	key := detectionKey(d)
 	n := c.nodes[key]
 	if n == nil {
-		if len(c.nodes) >= maxNodes {
-			c.dropped++
+		if len(c.nodes) >= maxCorrelated {
+			c.dropped.Inc()
 			return
 		}
 		n = &node{}
@@ -142,9 +144,10 @@ func (c *correlator) see(at int64, d *detectors.Detection) {
 // begin opens an incident for one detection.
 func (c *correlator) begin(n *node) string {
 	place := cmp.Or(n.d.Labels.Get("site"), n.d.Labels.Get("cluster"), "all")
-	id := time.Unix(0, n.d.Onset).UTC().Format("20060102T150405Z") + "-" + place
+	first := time.Unix(0, n.d.Onset).UTC().Format("20060102T150405Z") + "-" + place
+	id := first
 	for again := 2; c.incidents[id] != nil; again++ {
-		id = fmt.Sprintf("%s-%d", strings.TrimSuffix(id, fmt.Sprintf("-%d", again-1)), again)
+		id = fmt.Sprintf("%s-%d", first, again)
 	}
 	c.incidents[id] = &open{id: id, start: n.d.Onset, apart: map[string]string{}}
 	return id
@@ -181,19 +184,31 @@ func (c *correlator) settle() {
 			if a.incident == b.incident || !overlap(a, b) {
 				continue
 			}
-			_, apart := c.relation(a, b)
-			for _, x := range [][2]string{{a.incident, b.incident}, {b.incident, a.incident}} {
-				o := c.incidents[x[0]]
-				if _, told := o.apart[x[1]]; !told && len(o.apart) < 4*maxApart {
-					o.apart[x[1]] = apart
-				}
-			}
+			c.refuse(a, b)
 		}
 	}
 	for _, o := range c.incidents {
 		maps.DeleteFunc(o.apart, func(id, _ string) bool { return id == o.id })
 	}
 	c.chain(list)
+}
+
+// refuse notes why two detections did not join their incidents. The first that were held against each other tell it.
+func (c *correlator) refuse(a, b *node) {
+	x, y := c.incidents[a.incident], c.incidents[b.incident]
+	wants := func(o, other *open) bool {
+		_, told := o.apart[other.id]
+		return !told && len(o.apart) < 4*maxApart
+	}
+	if !wants(x, y) && !wants(y, x) {
+		return
+	}
+	_, apart := c.relation(a, b)
+	for _, p := range [][2]*open{{x, y}, {y, x}} {
+		if wants(p[0], p[1]) {
+			p[0].apart[p[1].id] = apart
+		}
+	}
 }
 
 // mergeOne joins two related incidents, the later into the earlier.
@@ -238,16 +253,15 @@ func (c *correlator) chain(list []*node) {
 		n.after, n.because = "", ""
 		rank := len(leads)
 		for j, m := range list {
-			if i == j || m.incident != n.incident || m.d.Detector == n.d.Detector {
+			if i == j || m.incident != n.incident {
 				continue
 			}
-			if k := leading(m, n); k < rank {
+			because, _ := c.relation(m, n)
+			if k := leading(m, n); k < rank && because != "" {
 				rank, n.after, n.because = k, m.d.Detector, leads[k].how
 			}
-		}
-		for _, m := range list[:i] {
-			if n.because == "" && m.incident == n.incident {
-				n.because, _ = c.relation(m, n)
+			if n.because == "" && j < i {
+				n.because = because
 			}
 		}
 	}

@@ -35,7 +35,7 @@ func stormDetections() []detectors.Detection {
 // raise evaluates one pane with every shipped rule and returns the alert of one name.
 func raise(t *testing.T, name string, r detectors.Result, controls ...string) Alert {
 	t.Helper()
-	m, err := NewManager(Config{Detectors: detectors.Names(), Controls: func(string) []string { return controls },
+	m, err := NewManager(Config{Detectors: detectors.Names(), Sites: func(string) Site { return Site{Controls: controls} },
 		Rules: []Rule{{Name: "ClientsGivingUp", When: "client_abandon and latency", Severity: "page"},
 			{Name: "WorkersExhausted", When: "saturation and (client_abandon or latency)", Severity: "page"}}})
 	if err != nil {
@@ -360,7 +360,7 @@ func TestJSONContract(t *testing.T) {
 	if err := json.Unmarshal(line, &keys); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"at", "alert", "state", "severity", "labels", "starts_at", "ends_at", "value", "threshold", "cause", "evidence", "advice"} {
+	for _, key := range []string{"at", "alert", "state", "severity", "labels", "starts_at", "ends_at", "value", "threshold", "cause", "incident", "evidence", "advice"} {
 		if keys[key] == nil {
 			t.Errorf("%s is missing", key)
 		}

@@ -168,7 +168,7 @@ var mergings = map[string]merging{
 	"restarts": total, "oom_killed": total, "worker_seconds_lower": total, "worker_seconds_upper": total,
 	"abandon_ratio": weighted, "reached_upstream_ratio": weighted, "worker_seconds_share": weighted,
 	"static_share": weighted, "baseline_per_minute": latest, "pool_workers": latest, "ttl_seconds": latest,
-	"period_seconds": latest,
+	"period_seconds": latest, "rules_caught_lower": weighted, "rules_caught_upper": weighted,
 }
 
 // mergeEpisodes joins the evidence of two episodes, a before b.
@@ -178,6 +178,9 @@ func mergeEpisodes(a, b detectors.Evidence) detectors.Evidence {
 	out.TopAgents, out.TopRoutes = addTops(a.TopAgents, b.TopAgents), addTops(a.TopRoutes, b.TopRoutes)
 	out.P99Censored = a.P99Censored || b.P99Censored
 	out.Scope = widest(a.Scope, b.Scope)
+	if b.Requests.Get() > a.Requests.Get() && len(b.Discriminators) > 0 { // the larger episode's: shares of two do not add up
+		out.Discriminators, out.TopPrefixes, out.RuleCoverage = b.Discriminators, b.TopPrefixes, b.RuleCoverage
+	}
 	out.Method, out.Route = a.Method, a.Route
 	if a.Method+a.Route == "" || b.Requests.Get() > a.Requests.Get() && b.Method+b.Route != "" {
 		out.Method, out.Route = b.Method, b.Route
@@ -264,6 +267,12 @@ func fill(a, b detectors.Evidence) detectors.Evidence {
 	if len(a.Scope) == 0 {
 		a.Scope = b.Scope
 	}
+	if len(a.Discriminators) == 0 {
+		a.Discriminators, a.TopPrefixes = b.Discriminators, b.TopPrefixes
+	}
+	if len(a.RuleCoverage) == 0 {
+		a.RuleCoverage = b.RuleCoverage
+	}
 	if len(a.Samples) == 0 {
 		a.Samples = b.Samples
 	}
@@ -336,6 +345,15 @@ func clean(d *detectors.Detection) detectors.Detection {
 	e := &out.Evidence
 	e.Method, e.Route = cut(e.Method, 32), cut(e.Route, maxText)
 	e.TopAgents, e.TopRoutes = cleanTop(e.TopAgents), cleanTop(e.TopRoutes)
+	e.TopPrefixes = cleanTop(e.TopPrefixes)
+	e.Discriminators = slices.Clone(e.Discriminators)
+	for i := range e.Discriminators {
+		keys := slices.Clone(e.Discriminators[i].Keys)
+		for j := range keys {
+			keys[j] = cut(keys[j], maxText)
+		}
+		e.Discriminators[i].Keys = keys
+	}
 	e.Scope = slices.Clone(e.Scope[:min(len(e.Scope), maxShares)])
 	for i := range e.Scope {
 		e.Scope[i].Kind, e.Scope[i].Name = cut(e.Scope[i].Kind, 64), cut(e.Scope[i].Name, 253)

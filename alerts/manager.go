@@ -17,14 +17,21 @@ import (
 type Config struct {
 	Rules     []Rule   // configured ones: added to the shipped
 	Detectors []string // the names that rules may use: detectors.Names()
-	// Controls tells what a site already has in place (origin_shield, waf_head_rule …); nil: nothing is known.
-	Controls func(site string) []string
+	// Sites tells what is declared of a site; nil: nothing is.
+	Sites func(site string) Site
 	// MinFiring is how long an alert stays firing at least: Alertmanager never tells of one that was over before
 	// its group_wait was. Default 2 minutes.
 	MinFiring time.Duration
 	// MaxAlerts bounds the alerts that are pending or firing at once; more are counted and dropped. Default 1000.
 	MaxAlerts  int
 	Registerer prometheus.Registerer // nil: no metrics are shown
+}
+
+// A Site is what the configuration says of a site beside its traffic.
+type Site struct {
+	Controls     []string          // what is in place: origin_shield, waf_head_rule, …
+	Dependencies map[string]string // what it runs on, by kind: mysql, nfs, …
+	Namespaces   []string          // of its containers
 }
 
 // maxGap is the event time between two evaluations over which nothing is known of what was between them: a
@@ -35,7 +42,8 @@ const maxGap = int64(2 * time.Minute)
 // one goroutine.
 type Manager struct {
 	rules     []*rule
-	controls  func(string) []string
+	site      func(string) Site
+	incidents *correlator
 	minFiring int64
 	maxAlerts int
 	maxWithin int64
@@ -64,7 +72,8 @@ type tracked struct {
 	severity Severity
 
 	incident incident
-	last     Alert // as of the last evaluation in which the condition held
+	within   *Incident // that the alert was last seen in
+	last     Alert     // as of the last evaluation in which the condition held
 }
 
 // NewManager compiles the rules.
@@ -74,14 +83,15 @@ func NewManager(c Config) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{
-		rules: rules, controls: c.Controls,
+		rules: rules, site: c.Sites,
 		minFiring: int64(cmp.Or(c.MinFiring, 2*time.Minute)), maxAlerts: cmp.Or(c.MaxAlerts, 1000),
 		metrics: newMetrics(c.Registerer),
 		recent:  map[string]*detectors.Detection{}, tracked: map[string]*tracked{},
 	}
-	if m.controls == nil {
-		m.controls = func(string) []string { return nil }
+	if m.site == nil {
+		m.site = func(string) Site { return Site{} }
 	}
+	m.incidents = newCorrelator(m.site, m.metrics.unrelated)
 	for _, r := range rules {
 		m.maxWithin = max(m.maxWithin, int64(r.Within))
 	}
@@ -111,6 +121,7 @@ func (m *Manager) Evaluate(r *detectors.Result) []Alert {
 	previous := m.at
 	m.at, m.coverage, m.gaps = r.At, r.Coverage, r.GapSources
 	actives, ended := cleanAll(r.Detections), m.remember(r)
+	m.incidents.observe(r.At, actives, ended)
 	out := m.endOrphans()
 	for _, rule := range m.rules {
 		groups := m.group(rule, actives, ended)
@@ -323,7 +334,7 @@ func (m *Manager) stepFiring(t *tracked, g *group, holds bool, previous int64, g
 		return nil
 	}
 	out := m.resolved(t, t.last, t.overAt)
-	t.firing, t.ended, t.incident, t.last = false, out.EndsAt, incident{}, Alert{}
+	t.firing, t.ended, t.incident, t.within, t.last = false, out.EndsAt, incident{}, nil, Alert{}
 	return []Alert{out}
 }
 
@@ -362,8 +373,14 @@ func (m *Manager) explain(t *tracked, a *Alert) {
 	a.Detectors = t.incident.detectors(t.rule.reads)
 	f := &facts{
 		alert: a, seen: t.incident.Seen, coverage: t.incident.Rests, gaps: t.incident.Gaps,
-		controls: m.controls(t.labels.Get("site")),
+		controls: m.site(t.labels.Get("site")).Controls,
 	}
+	if d := t.incident.primary(t.rule.reads); d != nil {
+		if in := m.incidents.of(d); in != nil {
+			t.within = in
+		}
+	}
+	a.Incident = t.within
 	f.prepare()
 	a.Cause = f.cause()
 	a.Advice = f.advice()

@@ -12,6 +12,7 @@ type metrics struct {
 	transitions *prometheus.CounterVec
 	dropped     prometheus.Counter
 	stale       prometheus.Counter
+	unrelated   prometheus.Counter
 	ruleErrors  prometheus.Counter
 }
 
@@ -29,6 +30,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		stale: with.NewCounter(prometheus.CounterOpts{
 			Name: "squall_alerts_stale_panes_total", Help: "Results that were not after the last one and changed nothing.",
+		}),
+		unrelated: with.NewCounter(prometheus.CounterOpts{
+			Name: "squall_alerts_uncorrelated_total", Help: "Detections over the limit, which were held against no other: their alerts name no incident.",
 		}),
 		ruleErrors: with.NewCounter(prometheus.CounterOpts{
 			Name: "squall_alerts_rule_errors_total", Help: "Evaluations of a rule's expression that failed.",

@@ -25,8 +25,36 @@ type alertLine struct {
 	Value     detectors.Num      `json:"value"`
 	Threshold detectors.Num      `json:"threshold"`
 	Cause     Cause              `json:"cause"`
+	Incident  *incidentLine      `json:"incident,omitempty"`
 	Evidence  detectors.Evidence `json:"evidence"`
 	Advice    []Advice           `json:"advice"`
+}
+
+// incidentLine is the JSON of an Incident.
+type incidentLine struct {
+	ID       string       `json:"id"`
+	StartsAt string       `json:"starts_at"`
+	Members  []memberLine `json:"members"`
+	Apart    []Apart      `json:"apart,omitempty"`
+}
+
+type memberLine struct {
+	Detector string            `json:"detector"`
+	Labels   map[string]string `json:"labels"`
+	Onset    string            `json:"onset"`
+	After    string            `json:"after,omitempty"`
+	Because  string            `json:"because,omitempty"`
+}
+
+func (in *Incident) line() *incidentLine {
+	if in == nil {
+		return nil
+	}
+	l := &incidentLine{ID: in.ID, StartsAt: stamp(in.StartsAt), Apart: in.Apart}
+	for _, m := range in.Members {
+		l.Members = append(l.Members, memberLine{m.Detector, labelMap(m.Labels), stamp(m.Onset), m.After, m.Because})
+	}
+	return l
 }
 
 // detectionLine is the JSON of a detection that became active or was over.
@@ -45,7 +73,7 @@ func AppendJSON(dst []byte, a *Alert) []byte {
 	line := alertLine{
 		At: stamp(a.At), Alert: a.Name, State: a.State, Severity: a.Severity, Labels: labelMap(a.Labels),
 		StartsAt: stamp(a.StartsAt), Value: detectors.N(a.Value), Threshold: detectors.N(a.Threshold),
-		Cause: a.Cause, Evidence: a.Evidence, Advice: a.Advice,
+		Cause: a.Cause, Evidence: a.Evidence, Advice: a.Advice, Incident: a.Incident.line(),
 	}
 	if line.Advice == nil {
 		line.Advice = []Advice{}

@@ -20,6 +20,22 @@ type snapshot struct {
 	Orphans []storedAlert     `json:"orphans,omitempty"`
 	Recent  []storedDetection `json:"recent,omitempty"`
 	Tracked []storedAlert     `json:"tracked,omitempty"`
+
+	Nodes     []storedNode     `json:"nodes,omitempty"`
+	Incidents []storedIncident `json:"incidents,omitempty"`
+}
+
+// storedNode is a detection as correlation sees it.
+type storedNode struct {
+	Detection storedDetection `json:"detection"`
+	Last      int64           `json:"last"`
+	Incident  string          `json:"incident"`
+}
+
+type storedIncident struct {
+	ID    string            `json:"id"`
+	Start int64             `json:"start"`
+	Apart map[string]string `json:"apart,omitempty"`
 }
 
 type storedAlert struct {
@@ -45,6 +61,7 @@ type storedAlert struct {
 	Threshold float64        `json:"threshold"`
 	Detectors []string       `json:"detectors,omitempty"`
 	Evidence  storedEvidence `json:"evidence"`
+	Within    *Incident      `json:"within,omitempty"`
 }
 
 type storedPart struct {
@@ -87,7 +104,34 @@ func (m *Manager) Snapshot() ([]byte, error) {
 	for i := range m.orphans {
 		s.Orphans = append(s.Orphans, storeOrphan(&m.orphans[i]))
 	}
+	m.incidents.store(&s)
 	return json.Marshal(s)
+}
+
+func (c *correlator) store(s *snapshot) {
+	for _, n := range c.ordered() {
+		s.Nodes = append(s.Nodes, storedNode{storeDetection(n.d), n.last, n.incident})
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.incidents)) {
+		o := c.incidents[id]
+		s.Incidents = append(s.Incidents, storedIncident{o.id, o.start, o.apart})
+	}
+}
+
+func (c *correlator) load(s *snapshot) {
+	for _, x := range s.Incidents {
+		c.incidents[x.ID] = &open{x.ID, x.Start, x.Apart}
+		if x.Apart == nil {
+			c.incidents[x.ID].apart = map[string]string{}
+		}
+	}
+	for i := range s.Nodes {
+		x := &s.Nodes[i]
+		if d := loadDetection(&x.Detection); c.incidents[x.Incident] != nil {
+			c.nodes[detectionKey(d)] = &node{d: d, last: x.Last, incident: x.Incident}
+		}
+	}
+	c.settle()
 }
 
 // Restore takes over a Snapshot. It is called before the first Evaluate. An alert that fires and whose rule is
@@ -116,6 +160,7 @@ func (m *Manager) Restore(data []byte) error {
 	for i := range s.Orphans {
 		m.orphans = append(m.orphans, loadOrphan(&s.Orphans[i]))
 	}
+	m.incidents.load(&s)
 	m.count()
 	return nil
 }
@@ -128,7 +173,7 @@ func (m *Manager) loadTracked(st *storedAlert) *tracked {
 	}
 	t := &tracked{
 		rule: m.rules[i], labels: st.Labels, pending: st.Pending, firing: st.Firing, since: st.Since, firedAt: st.FiredAt,
-		startsAt: st.StartsAt, overAt: st.OverAt, ended: st.Ended, severity: st.Severity,
+		startsAt: st.StartsAt, overAt: st.OverAt, ended: st.Ended, severity: st.Severity, within: st.Within,
 	}
 	if !slices.Equal(t.labels, project(t.labels, t.rule.By)) || !slices.Equal(t.identity(), detectors.Labels(st.Identity)) {
 		return nil
@@ -155,7 +200,7 @@ func storeTracked(t *tracked) storedAlert {
 		Rule: t.rule.Name, Labels: t.labels, Pending: t.pending, Firing: t.firing, Since: t.since, FiredAt: t.firedAt,
 		StartsAt: t.startsAt, OverAt: t.overAt, Ended: t.ended, Severity: t.severity, Identity: t.identity(),
 		Gaps: t.incident.Gaps, Rests: t.incident.Rests, LastAt: t.last.At, Value: t.last.Value, Threshold: t.last.Threshold,
-		Detectors: t.last.Detectors, Evidence: storeEvidence(t.last.Evidence),
+		Detectors: t.last.Detectors, Evidence: storeEvidence(t.last.Evidence), Within: t.within,
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.incident.Seen)) {
 		st.Seen = append(st.Seen, storeDetection(t.incident.Seen[name]))

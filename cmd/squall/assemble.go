@@ -111,10 +111,8 @@ func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error)
 		reg = prometheus.NewRegistry()
 	}
 	pools := map[string]detectors.Pool{}
-	controls := map[string][]string{}
 	for _, s := range c.Sites {
 		pools[s.Name] = detectors.Pool{Workers: s.Pool.Workers, Reclaim: s.Pool.ReclaimTimeout}
-		controls[s.Name] = s.Controls
 	}
 	other := detectors.Pool{Workers: c.SiteDefaults.Pool.Workers, Reclaim: c.SiteDefaults.Pool.ReclaimTimeout}
 	pool := func(site string) detectors.Pool {
@@ -123,15 +121,18 @@ func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error)
 		}
 		return other
 	}
+	controls, sites, dependencies := declared(c)
 	engine, err := detectors.NewEngine(detectors.Config{
 		Pane: c.Pane, Cluster: c.Fleet.Cluster, Settings: detectorSettings(c), Pool: pool,
+		Controls:     func(site string) []detectors.Control { return controls[site] },
+		Dependencies: dependencies,
 	})
 	if err != nil {
 		return nil, err
 	}
 	manager, err := alerts.NewManager(alerts.Config{
 		Rules: c.ConfiguredRules(), Detectors: detectors.Names(), Registerer: reg,
-		Controls: func(site string) []string { return controls[site] }, MinFiring: c.MinFiring,
+		Sites: func(site string) alerts.Site { return sites[site] }, MinFiring: c.MinFiring,
 	})
 	if err != nil {
 		return nil, err
@@ -144,6 +145,23 @@ func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error)
 		engine: engine, manager: manager, metrics: newJudgeMetrics(reg),
 		sources: map[string]int{}, gaps: map[string]int64{}, total: tally{failed: map[string]uint64{}},
 	}, nil
+}
+
+// declared is what the configuration says of sites beside their traffic.
+func declared(c *Config) (map[string][]detectors.Control, map[string]alerts.Site, detectors.Dependencies) {
+	controls, sites, dependencies := map[string][]detectors.Control{}, map[string]alerts.Site{}, detectors.Dependencies{}
+	for _, s := range c.Sites {
+		site := alerts.Site{Dependencies: s.Dependencies, Namespaces: s.Namespaces}
+		for _, x := range s.Controls {
+			controls[s.Name] = append(controls[s.Name], detectors.Control(x))
+			site.Controls = append(site.Controls, x.Name)
+		}
+		sites[s.Name] = site
+		for _, ns := range s.Namespaces {
+			dependencies[ns] = s.Dependencies
+		}
+	}
+	return controls, sites, dependencies
 }
 
 func detectorSettings(c *Config) []detectors.Setting {

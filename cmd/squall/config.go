@@ -86,11 +86,21 @@ type SiteConfig struct {
 	Hosts        []string          `yaml:"hosts"` // default: the name
 	Pool         PoolConfig        `yaml:"pool"`
 	Routes       []string          `yaml:"routes"`       // templates such as /checkout/{id}, tried in order
+	Namespaces   []string          `yaml:"namespaces"`   // of its containers in the cluster
 	Dependencies map[string]string `yaml:"dependencies"` // for scope and for merging incidents
-	Controls     []string          `yaml:"controls"`     // what is already in place
+	Controls     []ControlConfig   `yaml:"controls"`     // what is already in place
 	Detectors    DetectorConfigs   `yaml:"detectors"`    // laid over the general settings
 
 	node *node
+}
+
+// A ControlConfig is something in place at a site: a name, or a rule with the requests that it answers. Then the
+// damage that it would have caught is told.
+type ControlConfig struct {
+	Name   string `yaml:"name"`
+	Method string `yaml:"method"`
+	Path   string `yaml:"path"`  // a path or a route; * is any run of characters
+	Agent  string `yaml:"agent"` // a part of the User-Agent
 }
 
 // DetectorConfigs are settings by detector's name, in the order of the file.

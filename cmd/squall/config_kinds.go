@@ -75,3 +75,16 @@ func (r *RuleConfig) decodeNode(d *decoder, n *node) {
 	r.node = n
 	d.structure(n, addressable((*plain)(r)), nil)
 }
+
+// decodeNode reads a name or a mapping.
+func (c *ControlConfig) decodeNode(d *decoder, n *node) {
+	if n.shape == textShape {
+		c.Name = n.text
+		return
+	}
+	type plain ControlConfig
+	d.structure(n, addressable((*plain)(c)), nil)
+	if n.shape == mapShape && c.Name == "" {
+		d.errs.add(n.at, "a control has no name")
+	}
+}
