@@ -89,6 +89,7 @@ type Record struct {
 	Peer       netip.Addr // who opened the connection, where the log has it beside a Client of its own reckoning
 	ClientPort uint16
 	Forwarded  []byte // X-Forwarded-For as logged, for trusted_proxies
+	Doubted    bool   // Forwarded was guessed by its place in the line, and is another header by what the stream had there
 
 	Method, Path, Query, Proto []byte // path is raw (percent-encoding kept), without query; nil when malformed
 	UserAgent, Referer         []byte

@@ -109,3 +109,56 @@ func TestSpoofedHeaderInEveryFormat(t *testing.T) {
 		}
 	}
 }
+
+// What auto takes for X-Forwarded-For by its place may be a header that the client writes. Once the stream shows that it
+// is, our address in it makes nobody own, and names no client; the true header goes on telling who it was.
+func TestGuessedHeaderIsRefuted(t *testing.T) {
+	chain, err := enrich.New(enrich.Config{
+		Own: enrich.Own{Addresses: []string{ourHost, "10.0.0.0/8"}}, TrustedProxies: []string{"10.0.0.0/8"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := chain.For("")
+	const front = ` - - [29/Mar/2026:00:26:24 +0000] "GET / HTTP/1.1" 200 5 "-" "a"`
+	for _, layout := range []string{
+		`@PEER@` + front + ` "@FIELD@"`,
+		`@PEER@` + front + ` "@FIELD@" 0.005`,
+		`@PEER@` + front + ` "@FIELD@" "shop.example" rt=0.005`,
+		`@PEER@` + front + ` 120 "@FIELD@"`,
+		strings.Replace(`@PEER@`+front+` "@FIELD@"`, `"a"`, `"a\"b"`, 1), // Apache's
+	} {
+		f, err := format.New(format.Config{Name: "auto"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range []struct {
+			peer, field, client string
+			origin              pipeline.Origin
+		}{
+			{ourProxy, "-", ourProxy, pipeline.Own},
+			{ourProxy, stranger, stranger, pipeline.External},
+			{ourProxy, "not, an address, " + stranger, stranger, pipeline.External},
+			{ourProxy, ourHost + ":443, 2001:db8::7", "2001:db8::7", pipeline.External},
+			{ourProxy, ourHost + ", [2001:db8::7]:443", "2001:db8::7", pipeline.External},
+			{ourProxy, ourHost, ourHost, pipeline.Own},
+			{stranger, ourHost, stranger, pipeline.External},
+			{ourProxy, "www.shop.example", "invalid IP", pipeline.External},
+			{ourProxy, ourHost, "invalid IP", pipeline.External},
+			{ourProxy, "www.shop.example", "invalid IP", pipeline.External},
+			{stranger, ourHost, stranger, pipeline.External},
+			{ourHost, stranger, ourHost, pipeline.Own},
+		} {
+			var item pipeline.Item
+			item.Reset()
+			text := strings.NewReplacer("@PEER@", line.peer, "@FIELD@", line.field).Replace(layout)
+			if f.Parse([]byte(text), &item); item.Kind != pipeline.IsRecord {
+				t.Fatalf("%s: %s", text, item.Reason)
+			}
+			e.Enrich(&item.Record)
+			if got := item.Record.Client.String(); got != line.client || item.Record.Origin != line.origin {
+				t.Errorf("line %d: %s %s, want %s %s: %s", i, got, item.Record.Origin, line.client, line.origin, text)
+			}
+		}
+	}
+}

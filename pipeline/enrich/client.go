@@ -104,6 +104,8 @@ func clientOf(r *pipeline.Record, trusted *bart.Lite) (netip.Addr, ClientSource)
 		return rightmostUntrusted(r.Forwarded, trusted), ClientHopAlone
 	case !trusted.Contains(client):
 		return client, ClientPeer
+	case r.Doubted: // an address in it may be the client's own words
+		return netip.Addr{}, ClientUnknown
 	}
 	// A hop that cannot be read leaves the client unknown. To keep the peer instead would make a stranger who
 	// sends garbage an own address, since proxies mostly are.

@@ -44,7 +44,9 @@ var apacheKnown = sync.OnceValues(func() ([]*percentLayout, error) {
 func newApache(cfg Config) (pipeline.Format, error) {
 	if cfg.LogFormat == "" {
 		l, err := apacheKnown()
-		return makeApache(cfg, l), err
+		f := makeApache(cfg, l)
+		f.guess = &forwardedGuess{}
+		return f, err
 	}
 	s, err := readApacheFormat(cfg.LogFormat)
 	if err != nil {
@@ -77,7 +79,7 @@ func newApacheCommon(cfg Config) (pipeline.Format, error) {
 	return makeApache(cfg, l), err
 }
 
-func makeApache(cfg Config, layouts []*percentLayout) pipeline.Format {
+func makeApache(cfg Config, layouts []*percentLayout) *percentLines {
 	return newPercentLines(cfg, layouts, judgeApache)
 }
 

@@ -55,7 +55,8 @@ type nginxExtended struct {
 	combined *layout
 	layouts  []*layout
 	reader   nginxReader
-	last     int // which layout fitted last
+	guess    forwardedGuess // layouts name the fields by their places
+	last     int            // which layout fitted last
 	keys     [maxKnownKeys]pairKey
 }
 
@@ -105,6 +106,7 @@ func (f *nginxExtended) Parse(line []byte, item *pipeline.Item) {
 		}
 		if why == "" {
 			f.last = k
+			f.guess.judge(&item.Record)
 			item.Kind = pipeline.IsRecord
 			return
 		}
@@ -130,6 +132,7 @@ func (f *nginxExtended) pairs(line []byte, r *pipeline.Record) (int, pipeline.Re
 	if pos == len(line) {
 		return pos, pipeline.ReasonFields
 	}
+	guessed := r.Forwarded != nil
 	for i := 0; pos < len(line); i++ {
 		if line[pos] != ' ' {
 			return pos, pipeline.ReasonFields
@@ -140,6 +143,7 @@ func (f *nginxExtended) pairs(line []byte, r *pipeline.Record) (int, pipeline.Re
 			return pos, pipeline.ReasonFields
 		}
 		v := f.variable(line[pos:pos+equals], i)
+		guessed = guessed && v != varForwarded
 		pos += equals + 1
 		start, end, next := pairValue(line, pos, v)
 		if end < 0 {
@@ -150,7 +154,10 @@ func (f *nginxExtended) pairs(line []byte, r *pipeline.Record) (int, pipeline.Re
 		}
 		pos = next
 	}
-	return pos, n.finish(r)
+	if reason = n.finish(r); reason == "" && guessed {
+		f.guess.judge(r)
+	}
+	return pos, reason
 }
 
 // beforePairs takes the quoted X-Forwarded-For and host that NGINX Amplify's format has before its pairs.

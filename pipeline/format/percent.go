@@ -295,7 +295,8 @@ func (p *percentReader) setDuration(r *pipeline.Record, e *percentElement, val [
 type percentLines struct {
 	layouts []*percentLayout
 	reader  percentReader
-	last    int // which layout fitted last
+	guess   *forwardedGuess // nil: the layouts are the configuration's own
+	last    int             // which layout fitted last
 	judge   func(*percentReader, *pipeline.Record)
 }
 
@@ -322,6 +323,9 @@ func (f *percentLines) Parse(line []byte, item *pipeline.Item) {
 			f.last = k
 			f.reader.span(&item.Record)
 			f.judge(&f.reader, &item.Record)
+			if f.guess != nil {
+				f.guess.judge(&item.Record)
+			}
 			item.Kind = pipeline.IsRecord
 			return
 		}

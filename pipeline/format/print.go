@@ -147,7 +147,7 @@ func (o *object) record(r *pipeline.Record) {
 	if r.ClientPort != 0 {
 		o.int("client_port", int64(r.ClientPort))
 	}
-	if r.Forwarded != nil {
+	if r.Forwarded != nil && !r.Doubted {
 		o.bytes("forwarded", r.Forwarded)
 	}
 	o.bytes("method", r.Method)
