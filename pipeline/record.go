@@ -93,6 +93,7 @@ type Record struct {
 
 	Method, Path, Query, Proto []byte // path is raw (percent-encoding kept), without query; nil when malformed
 	UserAgent, Referer         []byte
+	Cut                        bool // the log's writer cut the line within the path or the query: what there is of them is their beginning
 
 	Status           uint16   // 0: none was sent
 	Bytes            int64    // sent to the client; Unknown

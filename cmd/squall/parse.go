@@ -133,7 +133,14 @@ func misfit(path string, f pipeline.Format) string {
 	}
 	name, not := auto.Choice()
 	not = slices.DeleteFunc(not, func(r format.Rejection) bool { return r.Reason == pipeline.ReasonEmpty })
-	if name != "" || len(not) == 0 {
+	if name != "" {
+		return ""
+	}
+	if names := auto.Understood(); len(names) > 0 {
+		return fmt.Sprintf("%s: no request and no event so far; %s knows what its lines are, and they tell of none",
+			path, strings.Join(names, ", "))
+	}
+	if len(not) == 0 {
 		return ""
 	}
 	known := func(r format.Rejection) int { // what knew the line and found a fault in it is nearer than what did not

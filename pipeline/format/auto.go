@@ -33,6 +33,9 @@ type candidate struct {
 	format pipeline.Format
 	tried  bool
 	why    Rejection
+	missed bool // the line at hand, for the reason now
+	now    Rejection
+	passed bool // it understood a line that is neither a request nor an event
 }
 
 // NewAuto makes the format that New makes for "auto".
@@ -69,6 +72,17 @@ func (a *Auto) Choice() (name string, why []Rejection) {
 	return name, why
 }
 
+// Understood lists the formats that understood lines without finding a request or an event in them, in the order of
+// trying.
+func (a *Auto) Understood() (names []string) {
+	for i := range a.candidates {
+		if c := &a.candidates[i]; c.passed {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
 // Parse reads the line with the chosen format, or with the first that fits.
 func (a *Auto) Parse(line []byte, item *pipeline.Item) {
 	nearest := Rejection{Reason: pipeline.ReasonNoFormat}
@@ -98,23 +112,25 @@ func (a *Auto) Parse(line []byte, item *pipeline.Item) {
 func (a *Auto) search(line []byte, item *pipeline.Item, nearest *Rejection) bool {
 	ignored := false
 	for i := range a.candidates {
-		if i == a.chosen {
+		c := &a.candidates[i]
+		if c.missed = false; i == a.chosen {
 			continue
 		}
-		c := &a.candidates[i]
 		again(item)
 		c.format.Parse(line, item)
 		switch item.Kind {
 		case pipeline.IsRecord, pipeline.IsEvents:
+			a.refused(i)
 			a.follow(i)
 			return true
 		case pipeline.Ignored:
-			ignored = true
+			ignored, c.passed = true, true
 			continue
 		}
-		c.tried, c.why = true, Rejection{Format: c.name, Reason: item.Reason, Column: item.Column}
+		c.missed, c.now = true, Rejection{Format: c.name, Reason: item.Reason, Column: item.Column}
 		if item.Reason == pipeline.ReasonEmpty {
 			nearest.Reason, nearest.Column = item.Reason, item.Column
+			a.refused(i + 1)
 			return false
 		}
 		if a.chosen < 0 && item.Column > nearest.Column {
@@ -124,8 +140,20 @@ func (a *Auto) search(line []byte, item *pipeline.Item, nearest *Rejection) bool
 	if ignored {
 		again(item)
 		item.Kind = pipeline.Ignored
+	} else {
+		a.refused(len(a.candidates))
 	}
 	return ignored
+}
+
+// refused keeps why the first n formats did not read the line at hand. What another format understands is no reason
+// against them.
+func (a *Auto) refused(n int) {
+	for i := range a.candidates[:n] {
+		if c := &a.candidates[i]; c.missed {
+			c.tried, c.why = true, c.now
+		}
+	}
 }
 
 // follow chooses format i at once when there is no choice yet, else after a run of misses.

@@ -1,6 +1,7 @@
 package format
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -163,5 +164,25 @@ func TestSplitFraming(t *testing.T) {
 		if framing, format := SplitFraming(name); framing != want[0] || format != want[1] {
 			t.Errorf("%s: %q %q", name, framing, format)
 		}
+	}
+}
+
+// A line that a format knows to be of no interest is no reason against the others, and the format is told.
+func TestAutoTellsWhatUnderstood(t *testing.T) {
+	a := newAuto(t)
+	for _, line := range []string{
+		`203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe_tcp tcp/web1 0/0/5007 212 -- 0/0/0/0/3 0/0`,
+		`Mar  6 12:14:14 lb haproxy[1]: Server shop/web1 is DOWN, reason: Layer4 timeout.`,
+	} {
+		if item := parse(a, line); item.Kind != pipeline.Ignored {
+			t.Fatalf("%d %s: %s", item.Kind, item.Reason, line)
+		}
+	}
+	if name, why := a.Choice(); name != "" || len(why) != 0 || !slices.Contains(a.Understood(), "haproxy") {
+		t.Errorf("chose %q, not %+v, understood %q", name, why, a.Understood())
+	}
+	parse(a, "nobody knows this line")
+	if _, why := a.Choice(); len(why) != len(a.candidates) {
+		t.Errorf("%d rejections", len(why))
 	}
 }

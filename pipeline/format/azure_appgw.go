@@ -32,7 +32,10 @@ type azureLine struct {
 	taken, latency                    []byte
 	takenKind, latencyKind            jsonKind
 	routed, serverStatus, errorInfo   []byte
+	origin, cache, firstByte          []byte
+	firstByteKind                     jsonKind
 	hasRequest, hasStatus, hasRouted  bool
+	hasOrigin                         bool
 	second, containers, wrong, badDay bool // second: a field that the first generation does not have
 }
 
@@ -95,8 +98,8 @@ func (o *azureObject) properties(s *jsonScanner, r *pipeline.Record) {
 			r.Client = addrOf(val)
 		case "clientIp": // Front Door's, which takes it from X-Forwarded-For if there is one
 			r.Client, r.Claimed = addrOf(val), true
-		case "socketIp":
-			r.Peer = addrOf(val)
+		case "socketIp", "socketIP":
+			r.Peer, _ = addrAnyPort(val)
 		case "clientPort":
 			if n, valid := uintOf(val); valid && n <= 65535 {
 				r.ClientPort = uint16(n)
@@ -108,15 +111,15 @@ func (o *azureObject) properties(s *jsonScanner, r *pipeline.Record) {
 		case "requestQuery":
 			l.query = someOf(kind, val)
 		case "httpVersion":
-			r.Proto = someOf(kind, val)
+			r.Proto = azureProto(someOf(kind, val))
 		case "userAgent":
 			r.UserAgent = textOf(kind, val)
-		case "referer":
+		case "referer", "referrer":
 			r.Referer = textOf(kind, val)
 		case "httpStatus", "httpStatusCode":
 			r.Status, ok = statusOf(kind, val)
 			l.hasStatus = true
-		case "sentBytes", "responseBodyBytes":
+		case "sentBytes", "responseBodyBytes", "responseBytes":
 			r.Bytes, ok = countOf(kind, val)
 		case "timeTaken":
 			l.taken, l.takenKind = val, kind
@@ -151,8 +154,43 @@ func (o *azureObject) server(key []byte, kind jsonKind, val []byte) {
 		l.routed, l.hasRouted, l.containers = someOf(kind, val), true, true
 	case "backendResponseLatency":
 		l.latency, l.latencyKind, l.containers = val, kind, true
+	default:
+		o.door(key, kind, val)
 	}
 }
+
+// door reads what Front Door alone writes. N/A is its word for nothing.
+func (o *azureObject) door(key []byte, kind jsonKind, val []byte) {
+	l := &o.line
+	switch string(key) {
+	case "originIp", "originIP":
+		l.origin, l.hasOrigin = someOf(kind, val), true
+	case "cacheStatus":
+		l.cache = someOf(kind, val)
+	case "timeToFirstByte":
+		l.firstByte, l.firstByteKind = val, kind
+	}
+}
+
+// azureProto gives the protocol in the words of a request line: Front Door writes 2.0.0.0, or 2.0.
+func azureProto(v []byte) []byte {
+	if len(v) < 3 || v[1] != '.' {
+		return v
+	}
+	switch string(v[:3]) {
+	case "1.0":
+		return proto10
+	case "1.1":
+		return proto11
+	case "2.0":
+		return proto20
+	case "3.0":
+		return proto30
+	}
+	return v
+}
+
+var proto10, proto11, proto20, proto30 = []byte("HTTP/1.0"), []byte("HTTP/1.1"), []byte("HTTP/2.0"), []byte("HTTP/3.0")
 
 // gatewayNote begins what the first generation appends to the query.
 var gatewayNote = []byte("X-AzureApplicationGateway-CACHE-HIT=")
@@ -221,7 +259,7 @@ func (o *azureObject) takenDigits() int {
 	switch {
 	case o.digits >= 0:
 		return o.digits
-	case bytes.HasPrefix(l.category, []byte("FrontDoor")): // it has hostName, too
+	case bytes.HasPrefix(l.category, frontDoor): // it has hostName, too
 		return unitDigits["s"]
 	case l.containers:
 		return unitDigits["ms"]
@@ -231,12 +269,45 @@ func (o *azureObject) takenDigits() int {
 	return unitDigits["ms"]
 }
 
+var (
+	frontDoor = []byte("FrontDoor")
+	notThere  = []byte("N/A")
+)
+
+// judgeDoor sets what Front Door's cache did, and its origin. What a part of came from the origin is a miss.
+func (o *azureObject) judgeDoor(r *pipeline.Record) {
+	l := &o.line
+	asked := pipeline.Unsaid
+	switch string(l.cache) {
+	case "HIT", "REMOTE_HIT":
+		r.Cache, asked = pipeline.CacheHit, pipeline.No
+	case "MISS", "PARTIAL_HIT":
+		r.Cache, asked = pipeline.CacheMiss, pipeline.Yes
+	case "CACHE_NOCONFIG", "PRIVATE_NOSTORE":
+		r.Cache = pipeline.CacheBypass
+	}
+	switch {
+	case l.hasOrigin && l.origin != nil && !bytes.Equal(l.origin, notThere):
+		r.Reached, r.Upstreams = pipeline.Yes, l.origin
+	case l.hasOrigin:
+		r.Reached = pipeline.No
+	default:
+		r.Reached = asked
+	}
+	if r.Reached == pipeline.Yes {
+		r.UpstreamTime = spanOf(l.firstByteKind, l.firstByte, unitDigits["s"]) // the edge's own share of it is a few ms
+	}
+}
+
 func (o *azureObject) judge(r *pipeline.Record) {
 	l := &o.line
 	if l.routed != nil {
 		r.Reached, r.Upstreams = pipeline.Yes, l.routed
 	} else if l.hasRouted {
 		r.Reached = pipeline.No
+	}
+	if bytes.HasPrefix(l.category, frontDoor) {
+		o.judgeDoor(r)
 	}
 	for rest := l.serverStatus; len(rest) > 0; { // "502, 200" after a retry
 		var item []byte

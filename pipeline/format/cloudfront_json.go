@@ -49,13 +49,13 @@ type cloudFrontLine struct {
 	host, distribution              []byte
 	stem, contentType               []byte
 	result, response, detailed      []byte
-	firstByte                       int64
+	firstByte, originFirst          int64
 	hasStatus, hasRequest, anyFront bool
 	stamp                           [isoLen]byte
 }
 
 func (f *cloudFrontFields) reset(mem *arena) {
-	f.line, f.mem = cloudFrontLine{firstByte: pipeline.Unknown}, mem
+	f.line, f.mem = cloudFrontLine{firstByte: pipeline.Unknown, originFirst: pipeline.Unknown}, mem
 }
 
 func (f *cloudFrontFields) set(r *pipeline.Record, name, val []byte) pipeline.Reason {
@@ -73,6 +73,7 @@ func (f *cloudFrontFields) set(r *pipeline.Record, name, val []byte) pipeline.Re
 		if r.Time == 0 || step < r.Resolution {
 			r.Time, r.Resolution = t, step
 		}
+		l.anyFront = l.anyFront || len(name) > len("timestamp") // so does nobody else spell it
 	case "sc-bytes":
 		r.Bytes, ok = countOf(jsonString, val)
 	case "c-ip":
@@ -94,6 +95,8 @@ func (f *cloudFrontFields) set(r *pipeline.Record, name, val []byte) pipeline.Re
 		r.RequestTime = spanOf(jsonString, val, 0)
 	case "time-to-first-byte":
 		l.firstByte = spanOf(jsonString, val, 0)
+	case "origin-fbl":
+		l.originFirst, l.anyFront = spanOf(jsonString, val, 0), true
 	default:
 		f.setText(r, name, val)
 	}
@@ -211,6 +214,9 @@ func (f *cloudFrontFields) judge(r *pipeline.Record) {
 	case r.Cache != pipeline.CacheUnsaid:
 		r.Reached = pipeline.Yes
 		r.UpstreamTime = l.firstByte // the edge's own share of it is a few ms
+	}
+	if l.originFirst >= 0 {
+		r.Reached, r.UpstreamTime = pipeline.Yes, l.originFirst
 	}
 	r.Limited = r.Status == 429 || string(l.result) == "LimitExceeded" || string(l.detailed) == "LimitExceeded"
 	r.Streaming = streamed(r.Status, l.contentType)

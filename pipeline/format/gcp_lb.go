@@ -117,7 +117,7 @@ func (o *gcpObject) request(s *jsonScanner, r *pipeline.Record) {
 		case "responseSize":
 			r.Bytes, ok = countOf(kind, val)
 		case "remoteIp":
-			r.Client = addrOf(val)
+			r.Client, r.ClientPort = addrAnyPort(val)
 		case "serverIp":
 			l.server = someOf(kind, val)
 		case "userAgent":

@@ -25,9 +25,6 @@ func (g *forwardedGuess) judge(r *pipeline.Record) {
 func endsInHop(list []byte) bool {
 	list = bytes.TrimRight(list, ", \t")
 	last := bytes.TrimLeft(list[bytes.LastIndexByte(list, ',')+1:], " \t")
-	if len(last) == 0 || string(last) == "unknown" || addrOf(last).IsValid() {
-		return true
-	}
-	a, _ := addrPort(last)
-	return a.IsValid()
+	a, _ := addrAnyPort(last)
+	return a.IsValid() || len(last) == 0 || string(last) == "unknown"
 }

@@ -417,9 +417,8 @@ func (f *haproxy) request(w *words, r *pipeline.Record) (pos int, form uint8, re
 	}
 	pos = w.pos
 	req, ok := w.quoted()
-	if !ok && w.cut && pos+1 < len(w.line) && len(w.line) >= haproxyLineCut {
-		req, ok = w.line[pos+1:], true // the cut took the protocol and the quote, and nothing else
-		w.pos = len(w.line)
+	if !ok && w.cut {
+		return f.cutRequest(w, r, pos)
 	}
 	if !ok {
 		return pos, haproxyHTTP, cutOr(w.line, pos, f.noRequest(w))
@@ -446,9 +445,24 @@ func (f *haproxy) handshake(w *words, r *pipeline.Record) (pos int, form uint8, 
 	return len(w.line), haproxyHTTPS, ""
 }
 
-// haproxyLineCut is from which length on a line without its end is taken as one that HAProxy (1024 bytes unless
-// its log line says otherwise) or syslog cut.
-const haproxyLineCut = 1000
+// cutRequest reads a request whose end the line lacks: HAProxy cuts a line at 1024 bytes unless told otherwise, and
+// relays of syslog do, too. Status and times stand before it. Of the target there must be a beginning.
+func (f *haproxy) cutRequest(w *words, r *pipeline.Record, pos int) (end int, form uint8, reason pipeline.Reason) {
+	if pos >= len(w.line) || w.line[pos] != '"' {
+		return pos, haproxyHTTP, pipeline.ReasonTruncated
+	}
+	req, whole := w.line[pos+1:], false
+	if i := bytes.LastIndexByte(req, ' '); i >= 0 && bytes.HasPrefix(protoStart, req[i+1:min(len(req), i+1+len(protoStart))]) {
+		req, whole = req[:i], true // the cut is in the protocol
+	}
+	if setHAProxyRequest(r, f.mem.unhash(req)); r.Path == nil || sameBytes(r.Path, root) { // cut within the host
+		return pos, haproxyHTTP, pipeline.ReasonTruncated
+	}
+	r.Cut = !whole
+	return len(w.line), haproxyHTTP, ""
+}
+
+var protoStart = []byte("HTTP/")
 
 func (f *haproxy) noRequest(w *words) pipeline.Reason {
 	if w.cut {

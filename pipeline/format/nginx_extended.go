@@ -18,13 +18,32 @@ var knownLayouts = []string{
 	Combined + ` "$request_time" "$upstream_response_time"`,
 	`$host ` + Combined + ` "$http_x_forwarded_for" $request_time $upstream_response_time $pipe`,
 	`$host ` + Combined + ` "$http_x_forwarded_for" $request_time $upstream_response_time`,
+	`$host ` + Combined + ` "$http_x_forwarded_for"`,
 	`$host ` + Combined + ` $request_time $upstream_response_time`,
 	`$host ` + Combined + ` $request_time`,
 	`$host ` + Combined,
+	hostInside,
+	hostInside + ` "$http_x_forwarded_for"`,
+	`$remote_addr - $remote_user [$time_local] "$host" "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`,
+	hostInside + ` $request_time`,
+	hostInside + ` $request_time $upstream_response_time`,
+	hostInside + ` "$http_x_forwarded_for" $request_time $upstream_response_time`,
+	managerFront + `[Gzip $gzip_ratio] [Sent-to $server]` + managerEnd,
+	`[$time_local] $status` + managerRequest + `[Gzip $gzip_ratio]` + managerEnd,
 	`[$time_local] $remote_addr - $remote_user  "$host" "$request" "$status" $body_bytes_sent [$request_time s]  "$http_referer" "$http_user_agent"`,
 	`$time_iso8601: $remote_addr $remote_user ($server_name) $host "$request" $status $body_bytes_sent [$request_time] "$http_referer" "$http_user_agent" "$http_x_forwarded_for"`,
 	`$msec $request_time $remote_addr "$request" $status $body_bytes_sent`,
 }
+
+// Parts of layouts: the host stands before the request, as Apache's %V does for some; and nginx-proxy-manager's proxy and
+// standard (docker/rootfs/etc/nginx/conf.d/include/log-proxy.conf).
+const (
+	hostInside = `$remote_addr - $remote_user [$time_local] $host "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`
+
+	managerFront   = `[$time_local] $upstream_cache_status $upstream_status $status` + managerRequest
+	managerRequest = ` - $request_method $scheme $host "$request_uri" [Client $remote_addr] [Length $body_bytes_sent] `
+	managerEnd     = ` "$http_user_agent" "$http_referer"`
+)
 
 // pairKeys are the usual short names in a key=value tail, beside the variables' own. They follow NGINX
 // Amplify's documented log_format and squall's RecommendedNginx.
@@ -101,9 +120,6 @@ func (f *nginxExtended) Parse(line []byte, item *pipeline.Item) {
 		k := (f.last + i) % len(f.layouts)
 		item.Record.Reset()
 		p, why := f.reader.parse(f.layouts[k], line, &item.Record)
-		if bytes.IndexByte(item.Record.Host, ',') >= 0 { // the first of several addresses, not a host
-			p, why = 0, pipeline.ReasonFields
-		}
 		if why == "" {
 			f.last = k
 			f.guess.judge(&item.Record)

@@ -378,6 +378,9 @@ func (l *layout) read(n *nginxReader, line []byte, pos int, r *pipeline.Record) 
 			}
 			return end, pipeline.ReasonMalformed
 		}
+		if n.exact && e.v == varHost && e.end == stopLiteral && bytes.ContainsAny(line[pos:end], `, "`) {
+			return pos, pipeline.ReasonFields // the first of several addresses, or a request, in a layout that is guessed
+		}
 		if e.v != varSkip {
 			if reason := n.set(r, e.v, line[pos:end]); reason != "" {
 				return pos, reason

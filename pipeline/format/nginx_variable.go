@@ -270,7 +270,7 @@ func (n *nginxReader) setNumber(r *pipeline.Record, v variable, val []byte) pipe
 		if !ok {
 			return pipeline.ReasonMalformed
 		}
-		if rank := uint8(varBytes-v) + 1; rank >= q.bytesRank {
+		if rank := rankOfBytes(v); rank >= q.bytesRank {
 			r.Bytes, q.bytesRank = b, rank
 		}
 	case varRequestTime:
@@ -285,6 +285,9 @@ func (n *nginxReader) setNumber(r *pipeline.Record, v variable, val []byte) pipe
 	}
 	return ""
 }
+
+// rankOfBytes puts the size of the body before that of the whole response.
+func rankOfBytes(v variable) uint8 { return uint8(varBytes-v) + 1 }
 
 // setTime keeps the finest of the times that a line holds.
 func (n *nginxReader) setTime(r *pipeline.Record, v variable, val []byte) pipeline.Reason {
@@ -487,8 +490,11 @@ func (n *nginxReader) finishRequest(r *pipeline.Record) {
 func (n *nginxReader) finishUpstream(r *pipeline.Record) pipeline.Reason {
 	q := &n.req
 	r.Reached = pipeline.No
-	if !q.reached {
-		return "" // the lists hold dashes, or nothing
+	if !q.reached { // the lists hold dashes, or nothing
+		if r.Status == 499 && q.addrs == nil && q.times == nil {
+			r.Reached = pipeline.Unsaid // whose answer was not waited for has no status
+		}
+		return ""
 	}
 	if q.addrs == nil || namesServer(q.addrs) {
 		r.Reached = pipeline.Yes

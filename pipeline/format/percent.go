@@ -208,7 +208,7 @@ func (p *percentReader) set(r *pipeline.Record, e *percentElement, val []byte) p
 	switch e.kind {
 	case percentSize:
 		if len(val) == 1 && val[0] == '-' {
-			r.Bytes = 0
+			r.Bytes, p.nginx.req.bytesRank = 0, rankOfBytes(varBodyBytes) // as if it were written: no size behind it counts
 			return ""
 		}
 	case percentWhole, percentDecimal:

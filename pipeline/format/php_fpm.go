@@ -31,6 +31,8 @@ var (
 	phpBusy       = []byte("seems busy")
 	phpSignal     = []byte(" exited on signal ")
 	phpCode       = []byte(" exited with code ")
+	phpPID        = []byte("pid ")
+	phpLine       = []byte("(), line ")
 	phpSupervisor = []byte("WARN received SIGTERM")
 )
 
@@ -82,6 +84,7 @@ func phpMessage(line []byte) (start int, message []byte) {
 
 // phpEvent reads one message; false when it is of no interest.
 func phpEvent(m []byte, e *pipeline.Event) bool {
+	m = phpWithoutPlace(m)
 	if !bytes.HasPrefix(m, phpPool) {
 		return false
 	}
@@ -109,6 +112,24 @@ func phpEvent(m []byte, e *pipeline.Event) bool {
 		return phpChildEvent(bytes.TrimLeft(m, "0123456789"), e)
 	}
 	return false
+}
+
+// phpWithoutPlace takes off what log_level=debug puts in front of every message: "pid 1, fpm_request_check_timed_out(),
+// line 265: ".
+func phpWithoutPlace(m []byte) []byte {
+	pid, rest, ok := bytes.Cut(m, []byte(", "))
+	if !ok || !bytes.HasPrefix(pid, phpPID) || num(pid[len(phpPID):]) < 0 {
+		return m
+	}
+	name, rest, ok := bytes.Cut(rest, phpLine)
+	if !ok || !isKey(name) {
+		return m
+	}
+	line, rest, ok := bytes.Cut(rest, []byte(": "))
+	if !ok || num(line) < 0 {
+		return m
+	}
+	return rest
 }
 
 // phpChildEvent reads what follows "child N".

@@ -177,7 +177,7 @@ func (o *object) record(r *pipeline.Record) {
 	for _, flag := range []struct {
 		key string
 		set bool
-	}{{"limited", r.Limited}, {"streaming", r.Streaming}, {"malformed", r.Malformed}} {
+	}{{"limited", r.Limited}, {"streaming", r.Streaming}, {"malformed", r.Malformed}, {"cut", r.Cut}} {
 		if flag.set {
 			o.bool(flag.key, true)
 		}

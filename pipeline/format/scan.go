@@ -314,6 +314,14 @@ func addrPort(s []byte) (netip.Addr, uint16) {
 	return addrOf(s[:i]), uint16(port)
 }
 
+// addrAnyPort reads an address with a port or without: what is an address as a whole is one.
+func addrAnyPort(s []byte) (netip.Addr, uint16) {
+	if a := addrOf(s); a.IsValid() {
+		return a, 0
+	}
+	return addrPort(s)
+}
+
 // hostOf takes user information, port and brackets off an authority; nil when nothing is left.
 func hostOf(s []byte) []byte {
 	if i := bytes.LastIndexByte(s, '@'); i >= 0 {

@@ -13,7 +13,7 @@ var textLines = []struct {
 	name, line string
 	records    int
 }{
-	{"haproxy_http", `Mar  6 12:14:14 lb1 haproxy[14389]: 203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {a|b} {c} "GET /#22 HTTP/1.1"`, 0},
+	{"haproxy_http", `Mar  6 12:14:14 lb1 haproxy[14389]: 203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {a|b} {c} "GET /#22 HTTP/1.1"`, 13},
 	{"haproxy_https", `203.0.113.7:33317 [06/Mar/2026:12:14:14.655] fe~ shop/web1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET / HTTP/1.1" 0/0/0/0/0 shop.example/TLSv1.3/TLS_AES`, 7},
 	{"envoy_text", `[2026-03-29T00:26:24.310Z] "GET /a?q="x" HTTP/2" 204 UF,URX 154 0 226 100 "203.0.113.7,10.0.0.3" "say "hi"" "id" "shop.example" "10.0.2.1:80"`, 0},
 	{"istio_text", `[2026-03-29T00:26:24.310Z] "GET / HTTP/1.1" 418 - via_upstream - "-" 0 135 4 4 "-" "curl" "id" "httpbin:8000" "10.44.1.27:80" c 10.44.1.23:37652 10.0.45.184:8000 203.0.113.7:46520 - default`, 7},
@@ -24,7 +24,7 @@ var textLines = []struct {
 }
 
 // TestEveryBeginning shows that a cut line is seen to be cut: of all beginnings of a line the named few
-// are taken for lines.
+// are taken for lines. HAProxy's own limit cuts within the request, behind all that is judged by.
 func TestEveryBeginning(t *testing.T) {
 	for _, c := range textLines {
 		records := 0
