@@ -16,7 +16,7 @@ type cacheStampede struct {
 	PerMinute     float64       `yaml:"per_minute"`     // misses a minute
 	Ratio         float64       `yaml:"ratio"`          // of what the cache told, 0–1
 	BaselineRatio float64       `yaml:"baseline_ratio"` // times the usual misses, and half so many times their usual share
-	URLs          float64       `yaml:"urls"`           // different ones that missed
+	URLs          float64       `yaml:"urls"`           // different ones that missed beyond the usual; of fewer only EXPIRED counts
 	Window        time.Duration `yaml:"window"`
 }
 
@@ -48,30 +48,48 @@ func cached(c *pane.Cell) (misses, told uint64) {
 	return c.Cache[pipeline.CacheMiss] + c.Cache[pipeline.CacheExpired], told
 }
 
+// missed is what the cache of a site did not have.
+type missed struct {
+	misses, told uint64
+	expired      uint64 // of the misses: what it once had
+	urls         float64
+	routes       int
+}
+
 // missing sums up a site.
-func (w *Window) missing(site string) (misses, told uint64, urls float64) {
-	var missed pane.Distinct
+func (w *Window) missing(site string) (m missed) {
+	var urls pane.Distinct
+	routes := map[string]bool{}
 	for k, c := range w.cells(site) {
 		if k.Probe {
 			continue
 		}
-		m, t := cached(c)
-		misses, told = misses+m, told+t
-		missed.Merge(&c.Missed)
+		misses, told := cached(c)
+		m.misses, m.told, m.expired = m.misses+misses, m.told+told, m.expired+c.Cache[pipeline.CacheExpired]
+		urls.Merge(&c.Missed)
+		if misses > 0 {
+			routes[k.Route] = true
+		}
 	}
-	urls, _ = missed.Count()
-	return misses, told, urls
+	m.urls, _ = urls.Count()
+	m.routes = len(routes)
+	return m
 }
 
 func (d *cacheStampede) Detect(w *Window) []Finding {
 	var found []Finding
 	for _, name := range w.Sites {
-		misses, told, urls := w.missing(name)
-		usual := w.Cache(name)
-		if misses == 0 || urls < d.URLs || usual.Minutes < missLearned || usual.Told == 0 || usual.Share() > missUsual {
+		m, usual := w.missing(name), w.Cache(name)
+		if m.misses == 0 || usual.Minutes < missLearned || usual.Told == 0 || usual.Share() > missUsual {
 			continue
 		}
-		perMinute, ratio := float64(misses)/w.Minutes(), float64(misses)/float64(told)
+		// One URL that all wait for is a stampede where the cache had it; a page that is never kept is none, however
+		// often it is asked for. What misses all the time does not make many URLs of it.
+		n := m.misses
+		if m.urls-usual.Misses*w.Minutes() < d.URLs {
+			n = m.expired
+		}
+		perMinute, ratio := float64(n)/w.Minutes(), float64(n)/float64(m.told)
 		lvl := min(level(perMinute, max(d.PerMinute, d.BaselineRatio*usual.Misses), leave),
 			level(ratio, max(d.Ratio, d.BaselineRatio/2*usual.Share()), leave))
 		if lvl == Below {
@@ -89,15 +107,15 @@ func (d *cacheStampede) Evidence(w *Window, key Labels) Evidence {
 	if s == nil {
 		return Evidence{}
 	}
-	missed := func(k pane.Key) bool { m, _ := cached(s.Cells[k]); return m > 0 && !k.Probe }
-	e := w.explain(site, missed)
-	misses, told, urls := w.missing(site)
-	e.TopRoutes = w.topRoutes(site, missed, func(c *pane.Cell) float64 { m, _ := cached(c); return float64(m) })
+	match := func(k pane.Key) bool { m, _ := cached(s.Cells[k]); return m > 0 && !k.Probe }
+	e := w.explain(site, match)
+	m := w.missing(site)
+	e.TopRoutes = w.topRoutes(site, match, func(c *pane.Cell) float64 { m, _ := cached(c); return float64(m) })
 	e.RepeatFactor = Num{}
-	if urls > 0 {
-		e.RepeatFactor, e.MissedURLs = N(float64(misses)/urls), N(urls)
+	if m.urls > 0 {
+		e.RepeatFactor, e.MissedURLs, e.MissedRoutes = N(float64(m.misses)/m.urls), N(m.urls), N(float64(m.routes))
 	}
-	e.MissesPerMinute, e.MissShare = N(float64(misses)/w.Minutes()), N(float64(misses)/float64(told))
+	e.MissesPerMinute, e.MissShare = N(float64(m.misses)/w.Minutes()), N(float64(m.misses)/float64(m.told))
 	if usual := w.Cache(site); usual.Minutes >= missLearned {
 		e.UsualMissesPerMinute, e.UsualMissShare = N(usual.Misses), N(usual.Share())
 	}
@@ -146,8 +164,8 @@ func (d *cacheStampede) Touch(w *Window) string {
 func (d *cacheStampede) Help() Help {
 	return Help{
 		Watches: "The cache in front of a site that usually answers from it: MISS and EXPIRED of many URLs at once, by the cache status that the log tells.",
-		Formula: "misses a minute >= max(`per_minute`, `baseline_ratio` × usual) and their share of all but BYPASS >= max(`ratio`, `baseline_ratio`/2 × the usual share), over at least `urls` different URLs; the usual is learned over ten quiet minutes and must be half hits or more",
-		Evidence: []string{"misses_per_minute", "usual_misses_per_minute", "miss_share", "usual_miss_share", "missed_urls", "repeat_factor",
+		Formula: "misses a minute >= max(`per_minute`, `baseline_ratio` × usual) and their share of all but BYPASS >= max(`ratio`, `baseline_ratio`/2 × the usual share), over at least `urls` different URLs more than usual, or EXPIRED alone; the usual is learned over ten quiet minutes and must be half hits or more",
+		Evidence: []string{"misses_per_minute", "usual_misses_per_minute", "miss_share", "usual_miss_share", "missed_urls", "missed_routes", "repeat_factor",
 			"ttl_seconds", "period_seconds", "top_routes", "top_agents", "worker_seconds_share"},
 		FalsePositives: []string{
 			"a deploy that renames all its assets: the misses are real, and over within a minute",

@@ -139,6 +139,7 @@ type Evidence struct {
 	MissShare                  Num             `json:"miss_share,omitzero"` // of what the cache told, BYPASS left out
 	UsualMissShare             Num             `json:"usual_miss_share,omitzero"`
 	MissedURLs                 Num             `json:"missed_urls,omitzero"`        // different ones
+	MissedRoutes               Num             `json:"missed_routes,omitzero"`      // different ones
 	Retries                    Num             `json:"retries,omitzero"`            // requests within seconds of the client's own timeout
 	RetryingClients            Num             `json:"retrying_clients,omitzero"`   // addresses that make them
 	TopPrefixes                []Count         `json:"top_prefixes,omitempty"`      // address ranges (/24, /48) by requests of the site, at least

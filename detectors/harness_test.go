@@ -307,6 +307,21 @@ var harness = []struct {
 	{"a site that never hits", "cache_stampede", stage{length: 2400, flows: []flow{{0, 1200, 200, hits(1)}, {1200, 2400, 2000, hits(1)}}}, -1, 0, 0, nil},
 	{"what bypasses the cache", "cache_stampede", stage{length: 2400, flows: []flow{{0, 2400, 600, hits(20)}, {1200, 2400, 3000, bypasses}}}, -1, 0, 0, nil},
 	{"a slow crawl", "cache_stampede", stage{length: 2400, flows: []flow{{0, 2400, 600, hits(20)}, {1200, 2400, 50, hits(1)}}}, -1, 0, 0, nil},
+	{
+		"one page that all wait for", "cache_stampede",
+		stage{length: 2400, flows: []flow{{0, 2400, 600, hits(200)}, {1200, 1320, 900, func(_ int, r *pipeline.Record) {
+			r.Path, r.Route, r.Cache = []byte("/"), "/", pipeline.CacheExpired
+		}}}},
+		1220, 1200, 1400, func(e Evidence) bool {
+			return e.MissedURLs.Get() < 30 && e.MissedRoutes.Get() == 2 && e.RepeatFactor.Get() > 60
+		},
+	},
+	{"one page that misses while others do as usual", "cache_stampede", stage{length: 2400, flows: []flow{
+		{0, 2400, 3000, hits(40)}, {1200, 2400, 3000, func(i int, r *pipeline.Record) {
+			hits(1)(i, r)
+			r.Path = []byte("/page/1")
+		}},
+	}}, -1, 0, 0, nil},
 	{"one page that misses", "cache_stampede", stage{length: 2400, flows: []flow{{0, 1200, 600, hits(200)}, {1200, 2400, 600, func(i int, r *pipeline.Record) {
 		hits(1)(i, r)
 		r.Path = []byte("/page/1")
@@ -315,7 +330,8 @@ var harness = []struct {
 		"one client asks again after each timeout", "retry_loop",
 		stage{length: 1800, flows: []flow{organic, {600, 900, 3, retries(20, 7)}}},
 		730, 600, 1300, func(e Evidence) bool {
-			return e.Route == "/admin/search" && e.Method == "GET" && e.RetryingClients.Get() == 1 && e.Retries.Get() >= 13 && e.PeriodSeconds.Get() == 20
+			return e.Route == "/admin/search" && e.Method == "GET" && e.RetryingClients.Get() == 1 && e.Retries.Get() >= 13 &&
+				e.Requests.Get() > e.Retries.Get() && e.PeriodSeconds.Get() == 20
 		},
 	},
 	{"many clients give up once each", "retry_loop", stage{length: 900, flows: []flow{organic, {300, 900, 600, func(i int, r *pipeline.Record) {
@@ -417,6 +433,15 @@ var harness = []struct {
 		},
 	},
 	{
+		"php-fpm kills of many pods, each in its own phase", "worker_timeout",
+		stage{length: 1200, events: pods(60, func(i int) pipeline.Event {
+			e := phpKilled(600+10*int64(i/4)+int64(i%4*i%4), 34.4)
+			e.Namespace, e.Pod = "shop", fmt.Sprint(i%4)
+			return e
+		})},
+		610, 600, 1000, func(e Evidence) bool { return e.Containers.Get() == 4 && e.PeriodSeconds.Get() == 10 },
+	},
+	{
 		"pools without an idle child", "worker_timeout",
 		stage{length: 1200, events: pods(12, func(i int) pipeline.Event {
 			return pipeline.Event{Time: base + (600+int64(i))*second, Kind: pipeline.PHPMaxChildren, Pool: "www", Limit: 25, Pod: fmt.Sprint(i), Namespace: "shop"}
@@ -462,6 +487,12 @@ var harness = []struct {
 		probing(4, 200)(i, r)
 		r.Reached, r.UpstreamTime = pipeline.No, pipeline.Unknown
 	}}}}, -1, 0, 0, nil},
+	{"slow health checks that reach no upstream beside quick ones that do", "probe_failure", stage{length: 900, flows: []flow{
+		organic, {0, 900, 60, probe}, {0, 900, 60, func(i int, r *pipeline.Record) {
+			probing(4, 503)(i, r)
+			r.Reached, r.UpstreamTime = pipeline.No, pipeline.Unknown
+		}},
+	}}, -1, 0, 0, nil},
 	{"visitors wait and health checks do not", "probe_failure", stage{length: 900, flows: []flow{{0, 900, 240, slow(9)}, {0, 900, 12, probe}}}, -1, 0, 0, nil},
 	{"containers that start", "probe_failure", stage{length: 900, events: pods(60, func(i int) pipeline.Event {
 		return probeFailed(600+int64(i), fmt.Sprintf("a%d", i%20), "Startup")

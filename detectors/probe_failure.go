@@ -42,9 +42,10 @@ func (d *probeFailure) Scope() Scope { return PerSite }
 func isProbe(k pane.Key) bool { return k.Probe }
 
 // hurt is how many probes of a cell reached an upstream and were slow, given up or answered 5xx: at least, since one
-// may be all of it.
+// may be all of it, and since an error may be that of the web server itself.
 func (d *probeFailure) hurt(c *pane.Cell) uint64 {
-	return min(c.Reached, max(c.Latency.From(int64(d.Slow)), c.Abandoned, failed(c)))
+	errors5xx := failed(c)
+	return min(c.Reached, max(c.Latency.From(int64(d.Slow)), c.Abandoned, errors5xx-min(errors5xx, c.NotReached)))
 }
 
 func (d *probeFailure) Detect(w *Window) []Finding {

@@ -223,18 +223,22 @@ func unended(found []*restart, e *pipeline.Event) *restart {
 	return nil
 }
 
-// rhythm tells the period, in seconds, in which php-fpm killed requests: when it is steady it is a probe's.
+// rhythm tells the period, in seconds, in which php-fpm killed requests of one pool: when it is steady it is a probe's.
+// Of many pools each has its own phase, and what all of them do together has none.
 func rhythm(events []pipeline.Event) (float64, bool) {
+	type pool struct{ node, namespace, pod, container, name string }
+	last := map[pool]int64{}
 	var gaps []int64
-	last := int64(0)
 	for i := range events {
-		if events[i].Kind != pipeline.PHPTimeout {
+		e := &events[i]
+		if e.Kind != pipeline.PHPTimeout {
 			continue
 		}
-		if last > 0 && events[i].Time > last {
-			gaps = append(gaps, events[i].Time-last)
+		p := pool{e.Node, e.Namespace, e.Pod, e.Container, e.Pool}
+		if at := last[p]; at > 0 && e.Time > at {
+			gaps = append(gaps, e.Time-at)
 		}
-		last = events[i].Time
+		last[p] = e.Time
 	}
 	if len(gaps) < 4 {
 		return 0, false

@@ -118,16 +118,20 @@ func (d *retryLoop) Evidence(w *Window, key Labels) Evidence {
 	}
 	e.Method, e.Route = worst.Method, worst.Route
 	clients := map[netip.Addr]bool{}
-	retries := 0
+	retries, tries := 0, 0
 	var periods []int64
 	for _, l := range loops {
-		clients[l.waits.Client] = true
-		retries += l.retries
-		if l.waits.Route == worst.Route && l.waits.Method == worst.Method {
-			periods = append(periods, l.periods...)
+		if l.waits.Route != worst.Route || l.waits.Method != worst.Method {
+			continue
 		}
+		clients[l.waits.Client] = true
+		retries, tries = retries+l.retries, tries+len(l.waits.Spans)
+		periods = append(periods, l.periods...)
 	}
 	slices.Sort(periods)
+	if e.Requests.Known() && e.Requests.Get() < float64(tries) {
+		e.Requests = N(float64(tries)) // the waits look back farther than the cells
+	}
 	e.Retries, e.RetryingClients = N(float64(retries)), N(float64(len(clients)))
 	e.PeriodSeconds = N(seconds(periods[len(periods)/2]))
 	return e

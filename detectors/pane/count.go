@@ -167,7 +167,8 @@ func (a *Assembler) count(o *openPane, r *pipeline.Record) {
 		c.Classes[r.Class]++
 	}
 	c.countFacts(r)
-	if !r.Streaming {
+	// What answers a health check before the application tells nothing of the time that the application takes.
+	if !r.Streaming && !(probe && r.Reached == pipeline.No) {
 		switch {
 		case r.RequestTime >= 0:
 			c.Latency.Add(r.RequestTime)

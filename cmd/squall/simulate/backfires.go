@@ -18,8 +18,9 @@ func zone(uri bool) *Limit { return &Limit{Zone: "site_a_dynamic", PerMinute: 30
 func selfFetch() Site {
 	site := shop()
 	site.Host = "site-a.example"
-	site.Pool.Workers, site.Organic.PerSecond, site.Organic.Assets = 40, 1, 1.2
+	site.Pool.Workers, site.Organic.PerSecond, site.Organic.Assets = 40, 0.02, 1.2 // small, and slow to be found out
 	site.Limit = zone(false)
+	site.Limit.Burst = 12
 	css := func(name string) Route {
 		return Route{Template: "/assets/css/" + name + ".min.css?v=1.2.3", Bytes: 24000}
 	}
@@ -107,9 +108,14 @@ func probeRhythm() Scenario {
 	c := restarts(3 * minute)
 	c.Nodes, c.Containers, c.OOM, c.Rollouts, c.For = 1, 1, nil, nil, 4*minute
 	c.Namespaces, c.Liveness = c.Namespaces[:1], Probe{20 * time.Second, 5 * time.Second, 6}
+	site := clusterSite(c)
+	site.Slows = nil // its requests go to other containers
 	return Scenario{
-		Start: day(2026, 7, 23, 12), Duration: 15 * minute, Cluster: c,
-		Logs: []Log{{File: "php-fpm.log", Format: "php_fpm"}, {File: "kubelet.log", Format: "kubelet"}},
+		Start: day(2026, 7, 23, 12), Duration: 15 * minute, Cluster: c, Sites: []Site{site},
+		Logs: []Log{
+			{File: "php-fpm.log", Format: "php_fpm"}, {File: "kubelet.log", Format: "kubelet"},
+			{File: "ingress.log", Format: "ingress_nginx", Balancer: "ingress"},
+		},
 	}
 }
 

@@ -73,7 +73,7 @@ func (c *cacheRun) answer(r *request, leave int64) bool {
 	r.cache, r.layer = "HIT", c.spec.Layer
 	r.end = max(r.arrival, e.from) + 1e6 + int64(r.random(2)%4)*2e5
 	if leave < r.end {
-		r.abandoned, r.end = true, leave
+		r.abandoned, r.end, r.cache = true, leave, "" // nginx has not decided yet
 		r.patience = r.kind == organic || r.kind == storm
 	}
 	return true

@@ -39,23 +39,21 @@ func agentsOfAMonth() Scenario {
 }
 
 // expiredTogether is a cache whose pages expire every half an hour at the same moment, and a scanner with one agent
-// that comes at the third time: whoever asks waits for an origin that has to make all pages at once.
+// that comes at the third time, for pages that nobody has asked for before as well: until the first answer for a page
+// is there, whoever asks for it goes on to an origin that has to make all pages at once.
 func expiredTogether() Scenario {
 	site := shop()
-	made := func(mean time.Duration) Service { return Service{Mean: mean, Spread: 0.15} }
-	hot := Route{Template: "/events/{id}", Weight: 8, URLs: 200, Shared: true, Service: made(450 * time.Millisecond), Bytes: 28000}
-	cold := Route{Template: "/events/{id}/programme", Weight: 0.3, URLs: 1500, Shared: true, Service: made(2900 * time.Millisecond), Bytes: 61000}
-	site.Organic.Routes = append([]Route{hot, cold}, Route{
-		Template: "/checkout/{id}", Weight: 0.7, URLs: 60, Service: made(290 * time.Millisecond), Bytes: 18000,
-	})
+	made := func(ms int) Service { return Service{Mean: time.Duration(ms) * time.Millisecond, Spread: 0.15} }
+	hot := Route{Template: "/events/{id}", Weight: 8, URLs: 300, Shared: true, Service: made(450), Bytes: 28000}
+	cold := Route{Template: "/events/{id}/programme", Weight: 40, URLs: 900, Service: made(900), Bytes: 61000}
+	site.Organic.Routes = []Route{hot, {Template: "/checkout/{id}", Weight: 0.7, URLs: 60, Service: made(290), Bytes: 18000}}
 	site.Organic.PerSecond, site.Organic.Assets = 9, 0
-	site.Cache = &Cache{TTL: 30 * minute, Layer: Nginx, Routes: []string{hot.Template, cold.Template}, Lock: true, Filled: -24 * minute}
-	hot.Weight, cold.Weight = 1, 2
+	site.Cache = &Cache{TTL: 30 * minute, Layer: Nginx, Routes: []string{hot.Template, cold.Template}, Filled: -14 * minute}
 	site.Storms = []Storm{{
-		Method: "GET", At: 66 * minute, For: 3 * minute, Count: 3 * 13649, Shape: Flat, Addresses: 1229, Agents: 1, Agent: browser,
+		Method: "GET", At: 76 * minute, For: 3 * minute, Count: 3 * 13649, Shape: Flat, Addresses: 1229, Agents: 1, Agent: browser,
 		Patience: Patience{Mean: 10 * time.Second}, Routes: []Route{hot, cold},
 	}}
-	return Scenario{Start: day(2026, 6, 18, 16), Duration: 80 * minute, Sites: []Site{site}}
+	return Scenario{Start: day(2026, 6, 18, 16), Duration: 90 * minute, Sites: []Site{site}}
 }
 
 // footerLinks are HEADs on what stands below every mail, at 461 and 1,225 times of what is usual, under one of 300
