@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -69,10 +70,13 @@ func chooseFormat(name string, decode func(any) error) (formatChoice, error) {
 	return c, err
 }
 
-func (c formatChoice) open(zone *time.Location) (pipeline.Format, error) {
+func (c formatChoice) open(zone *time.Location) (pipeline.Format, error) { return c.openNear(zone, 0) }
+
+// openNear is open for lines that were written at about near, in ns, whose times may carry no year.
+func (c formatChoice) openNear(zone *time.Location, near int64) (pipeline.Format, error) {
 	_, name := format.SplitFraming(c.name)
 	return format.New(format.Config{
-		Name: name, LogFormat: c.settings.LogFormat, Fields: c.settings.Fields, DurationUnit: c.settings.DurationUnit, Zone: zone,
+		Name: name, LogFormat: c.settings.LogFormat, Fields: c.settings.Fields, DurationUnit: c.settings.DurationUnit, Zone: zone, Near: near,
 	})
 }
 
@@ -201,7 +205,7 @@ func (o opener) open(s *pipeline.Stream, first []byte) (pipeline.Framer, pipelin
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := o.format.open(o.zone)
+	f, err := o.format.openNear(o.zone, writtenAt(s.Path))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -232,6 +236,15 @@ func (o opener) framingOf(first []byte) (framing string, guessed bool, err error
 		return "", false, nil
 	}
 	return framing, true, nil
+}
+
+// writtenAt is when a file was last written, in ns; 0 for what is no file.
+func writtenAt(path string) int64 {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		return 0
+	}
+	return info.ModTime().UnixNano()
 }
 
 // framingAround tells by the looks of a line who wrapped it: a container runtime, the journal, a relay of syslog, or

@@ -21,6 +21,7 @@ type Config struct {
 	DurationUnit string
 	Fields       map[string]string // for json: where its objects hold the values, by target (see newJSON)
 	Year         int               // of times that carry none (klog, syslog); 0: unknown until a full time is seen
+	Near         int64             // ns since the epoch: about when the lines were written, for the same; 0: unknown
 }
 
 // A kind is how a format is made, and its place in the order in which auto tries formats: the most specific

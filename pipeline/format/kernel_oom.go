@@ -13,7 +13,7 @@ import (
 // that names the process counts. The line before it names the pod.
 func newKernelOOM(cfg Config) (pipeline.Format, error) {
 	f := &kernelOOM{}
-	f.clock.zone, f.clock.year = cfg.Zone, cfg.Year
+	f.clock = yearless{zone: cfg.Zone, year: cfg.Year, near: cfg.Near}
 	f.iso.zone = cfg.Zone
 	return f, nil
 }

@@ -14,7 +14,7 @@ import (
 // behind a syslog prefix or in the objects of journalctl -o json.
 func newKubelet(cfg Config) (pipeline.Format, error) {
 	f := &kubelet{}
-	f.clock.zone, f.clock.year = cfg.Zone, cfg.Year
+	f.clock = yearless{zone: cfg.Zone, year: cfg.Year, near: cfg.Near}
 	f.iso.zone = cfg.Zone
 	return f, nil
 }
