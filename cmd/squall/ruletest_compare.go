@@ -87,7 +87,7 @@ func (m *expectedMoment) exactly(o *observed) []failure {
 	fits := func(i, j int) bool {
 		return m.Alerts[i].Alert == got[j].Name && len(m.Alerts[i].against(got[j], o)) == 0
 	}
-	owner := pair(len(m.Alerts), len(got), fits)
+	owner := pairUp(len(m.Alerts), len(got), fits)
 	var lines []string
 	for i := range m.Alerts {
 		if !slices.Contains(owner, i) {
@@ -106,9 +106,9 @@ func (m *expectedMoment) exactly(o *observed) []failure {
 	return []failure{{m.node.at, head + strings.Join(lines, "\n")}}
 }
 
-// pair gives each of the right ones the left one that it goes with, -1 for none, so that as many as can be have one
+// pairUp gives each of the right ones the left one that it goes with, -1 for none, so that as many as can be have one
 // (Kuhn's algorithm).
-func pair(left, right int, fits func(i, j int) bool) []int {
+func pairUp(left, right int, fits func(i, j int) bool) []int {
 	owner := slices.Repeat([]int{-1}, right)
 	var seen []bool
 	var claim func(i int) bool

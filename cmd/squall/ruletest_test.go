@@ -55,7 +55,7 @@ func TestTimesOfRuleTests(t *testing.T) {
 // Each alert goes with one expectation, also where the first that fits is needed by another.
 func TestPairing(t *testing.T) {
 	table := [][]bool{{true, true, false}, {true, false, false}, {false, false, false}}
-	got := pair(3, 3, func(i, j int) bool { return table[i][j] })
+	got := pairUp(3, 3, func(i, j int) bool { return table[i][j] })
 	if !slices.Equal(got, []int{1, 0, -1}) {
 		t.Fatal(got)
 	}
