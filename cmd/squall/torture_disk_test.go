@@ -19,9 +19,9 @@ import (
 
 // The tests of disks need root: they mount what they fill, freeze and break.
 
-// A pair are two squalls that read the same log and tell the same hook: one has a spool that something happens to,
+// Twins are two squalls that read the same log and tell the same hook: one has a spool that something happens to,
 // its twin is left alone.
-type pair struct {
+type twins struct {
 	t            *testing.T
 	logs         string // the VictoriaLogs that the afflicted one ships to
 	hook         *hook
@@ -34,11 +34,11 @@ type pair struct {
 	behind       time.Duration // how much later than its twin it has told a storm, at most, while both ran
 }
 
-// newPair makes both, and starts the twin. The afflicted one has its spool in a folder of its own.
-func newPair(t *testing.T) *pair {
+// newTwins makes both, and starts the twin. The afflicted one has its spool in a folder of its own.
+func newTwins(t *testing.T) *twins {
 	t.Helper()
 	dir := t.TempDir()
-	p := &pair{t: t, logs: startVictoriaLogs(t), hook: startHook(t), log: filepath.Join(dir, "access.log"), home: filepath.Join(dir, "afflicted")}
+	p := &twins{t: t, logs: startVictoriaLogs(t), hook: startHook(t), log: filepath.Join(dir, "access.log"), home: filepath.Join(dir, "afflicted")}
 	p.spool = filepath.Join(p.home, "spool")
 	quiet := filepath.Join(dir, "calm")
 	mkdir(t, p.home, p.spool, quiet)
@@ -48,27 +48,27 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-func (p *pair) configure(home, more string) {
+func (p *twins) configure(home, more string) {
 	p.t.Helper()
 	write(p.t, filepath.Join(home, "squall.yaml"), fileYAML(p.log, filepath.Join(home, "spool"),
 		fmt.Sprintf("notify: [{type: webhook, url: %q}]\n", p.hook.URL+"/"+filepath.Base(home))+more))
 }
 
 // start starts the afflicted one.
-func (p *pair) start() {
+func (p *twins) start() {
 	p.t.Helper()
 	p.squall = runSquall(p.t, p.home, surroundings{})
 }
 
 // end stops it in time; what it has counted as lost is kept.
-func (p *pair) end(sig os.Signal) {
+func (p *twins) end(sig os.Signal) {
 	p.t.Helper()
 	p.counted += p.lost()
 	check(p.t, "exit code", p.squall.stop(sig), 0)
 }
 
 // lost is how many lines it says it has lost.
-func (p *pair) lost() (n int) {
+func (p *twins) lost() (n int) {
 	_, text := p.squall.get("/metrics")
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "squall_lines_lost_total{") || strings.HasPrefix(line, "squall_spool_dropped_lines_total{") {
@@ -83,7 +83,7 @@ func (p *pair) lost() (n int) {
 }
 
 // begun are the storms that were told at a path, each when it was told first.
-func (p *pair) begun(path string) (begun []hooked) {
+func (p *twins) begun(path string) (begun []hooked) {
 	seen := map[time.Time]bool{}
 	for _, g := range p.hook.told(path) {
 		if g.status == "firing" && !seen[g.startsAt] {
@@ -95,7 +95,7 @@ func (p *pair) begun(path string) (begun []hooked) {
 }
 
 // pagesOn waits until the twin has told n more storms and the afflicted one has told them too.
-func (p *pair) pagesOn(n int) {
+func (p *twins) pagesOn(n int) {
 	p.t.Helper()
 	from := len(p.begun("/calm"))
 	eventually(p.t, "storms are told", func() bool { p.calm.alive(); return len(p.begun("/calm")) >= from+n })
@@ -118,7 +118,7 @@ func (p *pair) pagesOn(n int) {
 }
 
 // finish ends the storms, and compares: the same was told, and every line is stored or counted.
-func (p *pair) finish(name string) {
+func (p *twins) finish(name string) {
 	t := p.t
 	t.Helper()
 	p.stop()
@@ -246,7 +246,7 @@ func burst(t *testing.T, path string, size int) {
 // does not fit is counted, a stop is in time, and a start finds what was stored: all of it while the disk is full.
 func TestTortureDiskFull(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
+	p := newTwins(t)
 	tmpfs(t, p.spool, 12<<20)
 	p.start()
 	p.stop = startStorms(t, p.log, time.Minute)
@@ -273,7 +273,7 @@ func TestTortureDiskFull(t *testing.T) {
 // Detection begins on a disk that is full from the start, and what is stored when there is room goes on from there.
 func TestTortureStartOnAFullDisk(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
+	p := newTwins(t)
 	tmpfs(t, p.spool, 12<<20)
 	free := startHog(t, p.spool)
 	p.start()
@@ -339,7 +339,7 @@ func freeze(t *testing.T, dir string) (thaw func()) {
 // ends as soon as the disk does: no process can end before, even by kill -9.
 func TestTortureDiskHangs(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
+	p := newTwins(t)
 	ext4(t, p.spool)
 	p.start()
 	p.stop = startStorms(t, p.log, time.Minute)
@@ -368,7 +368,7 @@ func TestTortureDiskHangs(t *testing.T) {
 // told as without that, over a stop and a start; when the disk is repaired every line is stored.
 func TestTortureDiskReadOnly(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
+	p := newTwins(t)
 	device := ext4(t, p.spool)
 	p.start()
 	p.stop = startStorms(t, p.log, time.Minute)
