@@ -103,11 +103,16 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 		return fmt.Errorf("open the spool: %w", err)
 	}
 	defer closeSpool(store, log)
+	unreadable := newUnreadable(process)
 	outbox, err := notify.OpenOutbox(ctx, stateKV{store}, log)
 	if err != nil {
+		unreadable.WithLabelValues(outboxState).Inc()
 		log.Error("what receivers were told is not known: they may be told again", zap.Error(err))
 	}
-	s := &server{options: o, load: load, log: log, store: store, outbox: outbox, stdin: stdin, stdout: stdout, reloads: make(chan chan error)}
+	s := &server{
+		options: o, load: load, log: log, store: store, outbox: outbox, unreadable: unreadable, stdin: stdin, stdout: stdout,
+		reloads: make(chan chan error),
+	}
 	first, err := s.build(ctx, c)
 	if err != nil {
 		return err
@@ -167,6 +172,23 @@ type server struct {
 	reloads  chan chan error
 	reloaded reloadMetrics
 	stopping sync.Once
+
+	unreadable *prometheus.CounterVec
+}
+
+// outboxState is the label of what receivers were told, beside stateKey.
+const outboxState = "outbox"
+
+// newUnreadable counts saved states that could not be read.
+func newUnreadable(reg prometheus.Registerer) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "squall_state_unreadable_total", Help: "Saved states that could not be read at a start: the judge's, or what receivers were told.",
+	}, []string{"state"})
+	for _, state := range []string{stateKey, outboxState} {
+		c.WithLabelValues(state)
+	}
+	reg.MustRegister(c)
+	return c
 }
 
 type reloadMetrics struct{ ok, at prometheus.Gauge }

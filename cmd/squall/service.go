@@ -40,6 +40,8 @@ type service struct {
 	work       chan *pipeline.Work
 	ended      chan string // inputs that came to their end
 
+	unreadable *prometheus.CounterVec // the server's
+
 	beat    atomic.Bool // the judge's loop has turned since it was last asked
 	reading atomic.Bool // the state is restored and lines are read
 	saves   chan []byte // the newest snapshot to save
@@ -76,7 +78,7 @@ func (s *server) build(ctx context.Context, c *Config) (*service, error) {
 	reg := prometheus.NewRegistry()
 	d := &service{
 		log: s.log, registry: reg, store: s.store, work: make(chan *pipeline.Work, 4), ended: make(chan string),
-		saves: make(chan []byte, 1), outbox: s.outbox,
+		saves: make(chan []byte, 1), outbox: s.outbox, unreadable: s.unreadable,
 	}
 	var err error
 	if d.judge, err = newJudge(c, reg, 0); err != nil {
@@ -433,34 +435,44 @@ func (s stateKV) Put(ctx context.Context, key string, value []byte) error {
 	return kv.Put(ctx, key, value)
 }
 
+// rereadWithoutState is how far back stored lines are read again when the state is lost: what goes on now is within.
+const rereadWithoutState = time.Hour
+
 // restore brings the judge to where it was: its state from the last snapshot, and the lines since then, and of
-// the windows before, from the spool. A snapshot that cannot be read costs the state, not the start.
+// the windows before, from the spool. What cannot be read of either costs that, not the start: a torn file of the
+// spool is no reason to be blind.
 func (d *service) restore(ctx context.Context) error {
-	data, found, err := stateKV{d.store}.Get(ctx, stateKey)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("read the saved state: %w", err)
-	case err != nil: // a torn file of the spool is no reason to be blind
-		d.log.Error("the saved state cannot be read: detection begins anew", zap.Error(err))
-		return nil
+	from, found, err := d.restoreState(ctx)
+	if err != nil && ctx.Err() == nil {
+		d.unreadable.WithLabelValues(stateKey).Inc()
+		d.log.Error("the saved state cannot be used: detection begins anew", zap.Error(err))
+		from = time.Now().Add(-rereadWithoutState).UnixNano()
 	}
-	if !found { // no pane was judged yet: all that is stored counts
-		return d.reread(ctx, 0)
+	if err := d.reread(ctx, from); err != nil && ctx.Err() == nil {
+		d.log.Error("not all stored lines could be read again: what they told is not known", zap.Error(err))
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("read the saved state: %w", err)
+	}
+	if found {
+		d.resume()
+	}
+	return nil
+}
+
+// restoreState brings the judge to the last snapshot. It returns from when on stored lines are to be read again, in
+// ns; where no pane was judged yet, all that is stored counts.
+func (d *service) restoreState(ctx context.Context) (from int64, found bool, err error) {
+	data, found, err := stateKV{d.store}.Get(ctx, stateKey)
+	if err != nil || !found {
+		return 0, false, err
 	}
 	var state snapshot
-	var from int64
-	if err = gob.NewDecoder(bytes.NewReader(data)).Decode(&state); err == nil {
-		from, err = d.judge.restore(state)
+	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&state); err != nil {
+		return 0, false, err
 	}
-	if err != nil {
-		d.log.Error("the saved state cannot be used: detection begins anew", zap.Error(err))
-		return nil
-	}
-	if err := d.reread(ctx, from); err != nil {
-		return err
-	}
-	d.resume()
-	return nil
+	from, err = d.judge.restore(state)
+	return from, err == nil, err
 }
 
 // resume tells what fires: no line may come for a while, and Alertmanager forgets what is not sent again.
