@@ -63,6 +63,9 @@ type formatSettings struct {
 
 func chooseFormat(name string, decode func(any) error) (formatChoice, error) {
 	c := formatChoice{name: name}
+	if framing, ok := strings.CutSuffix(name, "+"); ok {
+		return c, fmt.Errorf("format %q: no format stands behind the framing; write %s+auto, or %s+nginx and the like", name, framing, framing)
+	}
 	if err := decode(&c.settings); err != nil {
 		return c, err
 	}

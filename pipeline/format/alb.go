@@ -181,6 +181,9 @@ func setURLRequest(r *pipeline.Record, req []byte) {
 		r.Malformed = true
 		if i := bytes.Index(req, schemeEnd); i > 0 {
 			authority := req[i+3:]
+			if url := gluedURL(authority); url != nil {
+				authority = url
+			}
 			if end := bytes.IndexAny(authority, "/? "); end >= 0 {
 				authority = authority[:end]
 			}

@@ -12,6 +12,7 @@ type journalFramer struct {
 	bare
 	mem  arena
 	text []byte
+	said []byte // a kernel's message with its tag
 }
 
 var cursorNumber = []byte(";i=")
@@ -25,6 +26,7 @@ func (f *journalFramer) Next(physical []byte, offset int64) ([]byte, int64, int6
 	s := jsonScanner{text: line, mem: &f.mem}
 	var message []byte
 	var us int64
+	kernel := false
 	for more := s.open('{'); more; more = s.next('{') {
 		key := s.key()
 		if s.bad != "" {
@@ -43,6 +45,8 @@ func (f *journalFramer) Next(physical []byte, offset int64) ([]byte, int64, int6
 			if n, ok := uintOf(val); ok && n <= maxSeconds*1e6 {
 				us = n
 			}
+		case string(key) == "_TRANSPORT":
+			kernel = string(val) == "kernel"
 		case string(key) == "__CURSOR":
 			offset = cursorPlace(val, offset)
 		}
@@ -57,7 +61,12 @@ func (f *journalFramer) Next(physical []byte, offset int64) ([]byte, int64, int6
 	if len(message) == 0 {
 		return nil, offset, 0, pipeline.ReasonEmpty
 	}
-	return f.oneLine(message), offset, us * 1e3, ""
+	message = f.oneLine(message)
+	if kernel { // syslog's tag: nobody else's message counts as the kernel's
+		f.said = append(append(f.said[:0], kernelTag...), message...)
+		message = f.said
+	}
+	return message, offset, us * 1e3, ""
 }
 
 // list reads the numbers of a message that is not UTF-8, or holds what UTF-8 does not print.

@@ -21,6 +21,7 @@ func TestJournalFramer(t *testing.T) {
 		{`{"MESSAGE":[98,105,10,110,0,255],"__REALTIME_TIMESTAMP":"1774743984000102",` + cursor + `}`, "bi n\x00\xff", 0x1f, at, ""},
 		{`{"MESSAGE":"ends\n","__REALTIME_TIMESTAMP":"1774743984000102"}`, "ends", 7, at, ""},
 		{`{"MESSAGE":"x","__CURSOR":"i=zz","__REALTIME_TIMESTAMP":"1774743984000102"}`, "x", 7, at, ""},
+		{`{"MESSAGE":"Out of memory","_TRANSPORT":"kernel","__REALTIME_TIMESTAMP":"1774743984000102"}`, "kernel: Out of memory", 7, at, ""},
 		{`{"MESSAGE":null,"__REALTIME_TIMESTAMP":"1774743984000102"}`, "", 7, 0, pipeline.ReasonEmpty},
 		{`{"__REALTIME_TIMESTAMP":"1774743984000102"}`, "", 7, 0, pipeline.ReasonEmpty},
 		{`{"MESSAGE":"x"}`, "", 7, 0, pipeline.ReasonMalformed},
@@ -42,8 +43,9 @@ func TestJournalFramer(t *testing.T) {
 func TestJournalFramerFeedsFormats(t *testing.T) {
 	const front = `{"__CURSOR":"s=a;i=1","__REALTIME_TIMESTAMP":"1774743984000102","MESSAGE":"`
 	for name, message := range map[string]string{
-		"kubelet": `I0329 00:26:24.310841    2480 kuberuntime_container.go:777] \"Killing container with a grace period\" pod=\"shop/web-1\" podUID=\"u\" containerName=\"php\" containerID=\"c\" gracePeriod=30`,
-		"php_fpm": `WARNING: [pool www] server reached pm.max_children setting (5), consider raising it`,
+		"kubelet":    `I0329 00:26:24.310841    2480 kuberuntime_container.go:777] \"Killing container with a grace period\" pod=\"shop/web-1\" podUID=\"u\" containerName=\"php\" containerID=\"c\" gracePeriod=30`,
+		"kernel_oom": `Out of memory: Killed process 7 (java) total-vm:1kB","_TRANSPORT":"kernel`,
+		"php_fpm":    `WARNING: [pool www] server reached pm.max_children setting (5), consider raising it`,
 	} {
 		line, _, at, reason := mustFramer(t, "journal").Next([]byte(front+message+`"}`), 0)
 		f, err := New(Config{Name: name})

@@ -162,6 +162,9 @@ func withoutTag(s []byte) []byte {
 	if i := bytes.IndexByte(name, '['); i > 0 && name[len(name)-1] == ']' {
 		name = name[:i]
 	}
+	if string(name) == "kernel" {
+		return s // by this tag kernel_oom knows who says it
+	}
 	for i, c := range name {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_'
 		if !letter && (i == 0 || (c < '0' || c > '9') && c != '-' && c != '.' && c != '/') {

@@ -79,7 +79,7 @@ func (f *haproxy) restCLF(w *words, r *pipeline.Record, req []byte) (pos int, re
 		}
 	}
 	pos = w.pos
-	flags := w.next()
+	flags := bytes.Trim(w.next(), `"`) // quoted where the log-format's +Q is in effect
 	if !isHAProxyFlags(flags) {
 		return pos, w.reason()
 	}

@@ -171,15 +171,21 @@ func containerOf(path string) string {
 	return strings.TrimSuffix(name, "}")
 }
 
+// maxComm is how many bytes of a process' name the kernel tells (TASK_COMM_LEN, less the end).
+const maxComm = 15
+
 // oomVictim reads "Killed process 2811 (php-fpm) …", "Kill process 2811 (php-fpm) score …" and kubelet's
-// "victim process: php-fpm, pid: 2811".
+// "victim process: php-fpm, pid: 2811". A name may hold parentheses, and is short: the last one within maxComm bytes is its end.
 func oomVictim(message string) (process string, pid int) {
 	for _, verb := range []string{"Killed process ", "Kill process "} {
 		if _, rest, ok := strings.Cut(message, verb); ok {
 			pid = leadingInt([]byte(rest))
 			_, rest, _ = strings.Cut(rest, "(")
-			process, _, _ = strings.Cut(rest, ")")
-			return clip(process), pid
+			end := strings.LastIndexByte(rest[:min(len(rest), maxComm+1)], ')')
+			if end < 0 {
+				end = max(strings.IndexByte(rest, ')'), 0)
+			}
+			return clip(rest[:end]), pid
 		}
 	}
 	if _, rest, ok := strings.Cut(message, "victim process: "); ok {

@@ -98,10 +98,10 @@ func (f *kernelOOM) bracket(line []byte) (message []byte, t int64, ok bool) {
 	return line, t, ok
 }
 
-// isBootTime tells whether s is seconds.µs since the boot.
+// isBootTime tells whether s is seconds and a fraction since the boot: µs, unless somebody passed the line on.
 func isBootTime(s []byte) bool {
 	whole, frac, ok := bytes.Cut(s, []byte("."))
-	return ok && len(whole) > 0 && num(whole) >= 0 && len(frac) == 6 && num(frac) >= 0
+	return ok && len(whole) > 0 && num(whole) >= 0 && len(frac) > 0 && len(frac) <= 9 && num(frac) >= 0
 }
 
 // ctime reads Sun Mar 29 00:26:24 2026, in the zone of the node.

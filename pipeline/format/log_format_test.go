@@ -35,10 +35,28 @@ func TestLogFormatSpellings(t *testing.T) {
 func TestLogFormatErrors(t *testing.T) {
 	for _, bad := range []string{
 		"log_format main", "log_format main ;", "'$status", "escape=xml $status", "no variables", "$nothing $known",
-		"'$status' x", strings.Repeat("$status ", maxElements+1),
+		"'$status' x", "$remote_addr$status", "$status$other", "$other$status", "$uri$args", "escape=none $remote_addr$host$request_uri", strings.Repeat("$status ", maxElements+1),
 	} {
 		if _, err := New(Config{Name: "nginx", LogFormat: bad}); err == nil {
 			t.Errorf("%.40q was accepted", bad)
+		}
+	}
+}
+
+// Two values that nothing parts cannot be told apart; a path, its question mark and its query can, and so can what is
+// of no use.
+func TestLogFormatTellsValuesApart(t *testing.T) {
+	for _, c := range []struct{ kind, logFormat, told string }{
+		{"nginx", "$remote_addr$status", "$remote_addr ends and $status begins"},
+		{"apache", `%h%>s "%r"`, "%h ends and %>s begins"},
+		{"php_fpm_access", `%R%{mili}d`, "%R ends and %{mili}d begins"},
+		{"nginx", "$status $scheme://$host$request_uri $uri$is_args$args $pid$connection", ""},
+		{"nginx", `{"a":"$remote_addr$status"}`, ""},
+		{"apache", `%h %l%u %t %>s %U%q`, ""},
+	} {
+		_, err := New(Config{Name: c.kind, LogFormat: c.logFormat})
+		if c.told == "" && err != nil || c.told != "" && (err == nil || !strings.Contains(err.Error(), c.told)) {
+			t.Errorf("%s: %v", c.logFormat, err)
 		}
 	}
 }

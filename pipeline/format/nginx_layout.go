@@ -139,6 +139,7 @@ const maxElements = 256
 func compile(f logFormat) (*layout, error) {
 	l := &layout{raw: f.escape == "none", json: strings.HasPrefix(strings.TrimSpace(f.text), "{")}
 	known := 0
+	var names []string
 	pending := false
 	var literal []byte
 	flush := func() {
@@ -161,7 +162,7 @@ func compile(f logFormat) (*layout, error) {
 		if v != varSkip {
 			known++
 		}
-		l.elements = append(l.elements, element{v: v})
+		l.elements, names = append(l.elements, element{v: v}), append(names, "$"+name)
 		pending = true
 		s = rest
 	}
@@ -172,8 +173,37 @@ func compile(f logFormat) (*layout, error) {
 	if known == 0 {
 		return nil, errors.New("log_format: none of its variables is known to squall")
 	}
+	if i := l.inseparable(); i >= 0 && !l.json {
+		return nil, inseparable(names[i], names[i+1])
+	}
 	l.setStops()
 	return l, nil
+}
+
+// inseparable finds two values that stand together with nothing between them and nothing in them that tells where one
+// ends, of which one at least is of use; -1: there are none.
+func (l *layout) inseparable() int {
+	for i := range len(l.elements) - 1 {
+		a, b := l.elements[i].v, l.elements[i+1].v
+		if len(l.elements[i].literal) > 0 || a == varSkip && b == varSkip {
+			continue
+		}
+		switch b {
+		case varURI, varRequestURI: // begin with a slash
+		case varIsArgs: // is a question mark
+		case varArgs:
+			if a != varIsArgs {
+				return i
+			}
+		default:
+			return i
+		}
+	}
+	return -1
+}
+
+func inseparable(a, b string) error {
+	return fmt.Errorf("log_format: nothing tells where %s ends and %s begins: put a space, or quotes, between them", a, b)
 }
 
 // cutVariable takes $name or ${name} off the front of s; no name when there is none.

@@ -88,6 +88,7 @@ func compilePercent(format string, raw bool, meaning func(name byte, arg string)
 	l := &percentLayout{layout: layout{raw: raw}}
 	var literal []byte
 	known := false
+	var names []string
 	for s := format; s != ""; {
 		if s[0] != '%' {
 			literal = append(literal, s[0])
@@ -98,6 +99,7 @@ func compilePercent(format string, raw bool, meaning func(name byte, arg string)
 		if !ok {
 			return nil, fmt.Errorf("log_format: %.20q is no directive", s)
 		}
+		directive := strings.TrimSuffix(s, rest)
 		s = rest
 		if name == '%' {
 			literal = append(literal, '%')
@@ -108,7 +110,7 @@ func compilePercent(format string, raw bool, meaning func(name byte, arg string)
 		l.literal(append(literal, e.before...))
 		literal = []byte(e.after)
 		l.elements = append(l.elements, element{v: e.v})
-		l.own = append(l.own, e)
+		l.own, names = append(l.own, e), append(names, directive)
 	}
 	l.literal(literal)
 	switch {
@@ -116,6 +118,9 @@ func compilePercent(format string, raw bool, meaning func(name byte, arg string)
 		return nil, fmt.Errorf("log_format: %d directives; at most %d", len(l.elements), maxDirectives)
 	case !known:
 		return nil, errors.New("log_format: none of its directives is known to squall")
+	}
+	if i := l.inseparable(); i >= 0 {
+		return nil, inseparable(names[i], names[i+1])
 	}
 	l.setStops()
 	return l, nil

@@ -84,9 +84,16 @@ func setTarget(r *pipeline.Record, target []byte) bool {
 
 // setURL takes what follows scheme:// apart.
 func setURL(r *pipeline.Record, rest []byte) bool {
+	if url := gluedURL(rest); url != nil {
+		rest = url
+	}
 	end := 0
 	for end < len(rest) && rest[end] != '/' && rest[end] != '?' {
 		end++
+	}
+	if end == len(rest) && end > 1 && rest[end-1] == '*' { // OPTIONS https://www.example.com:443*
+		r.Host, r.Path = hostOf(rest[:end-1]), rest[end-1:]
+		return r.Host != nil
 	}
 	r.Host = hostOf(rest[:end])
 	switch rest = rest[end:]; {
@@ -98,6 +105,23 @@ func setURL(r *pipeline.Record, rest []byte) bool {
 		setPath(r, rest)
 	}
 	return r.Host != nil
+}
+
+// gluedURL finds a second URL right behind the first one's port: so does an ALB print what came in absolute form
+// (https://www.example.com:443https://www.example.com/a).
+func gluedURL(rest []byte) []byte {
+	i := bytes.IndexByte(rest, ':') + 1
+	for i > 0 && i < len(rest) && rest[i] >= '0' && rest[i] <= '9' {
+		i++
+	}
+	if i == 0 || !bytes.HasPrefix(rest[i:], []byte("http")) {
+		return nil
+	}
+	url := bytes.TrimPrefix(rest[i+len("http"):], []byte("s"))
+	if url, ok := bytes.CutPrefix(url, schemeEnd); ok && len(url) > 0 && url[0] != '/' {
+		return url
+	}
+	return nil
 }
 
 var root = []byte("/")

@@ -322,6 +322,15 @@ func addrAnyPort(s []byte) (netip.Addr, uint16) {
 	return addrPort(s)
 }
 
+func isHex(s []byte) bool {
+	for _, c := range s {
+		if unhex(c) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // hostOf takes user information, port and brackets off an authority; nil when nothing is left.
 func hostOf(s []byte) []byte {
 	if i := bytes.LastIndexByte(s, '@'); i >= 0 {
@@ -332,8 +341,8 @@ func hostOf(s []byte) []byte {
 			return text(s[1:i])
 		}
 	}
-	if i := bytes.IndexByte(s, ':'); i >= 0 && bytes.IndexByte(s[i+1:], ':') < 0 {
-		s = s[:i]
+	if i := bytes.IndexByte(s, ':'); i >= 0 && (bytes.IndexByte(s[i+1:], ':') < 0 || !isHex(s[:i])) {
+		s = s[:i] // else it is IPv6 without brackets
 	}
 	if absent(s) {
 		return nil
