@@ -29,8 +29,9 @@ type State string
 
 // The states that leave this package. Pending alerts (waiting for `for`) stay inside.
 const (
-	Firing   State = "firing"
-	Resolved State = "resolved"
+	Firing     State = "firing"
+	Suppressed State = "suppressed" // held back: recorded and shown, and no receiver is told
+	Resolved   State = "resolved"
 )
 
 // Verdict is how well a cause is proven.
@@ -63,6 +64,7 @@ type Advice struct {
 type Alert struct {
 	Name        string
 	State       State
+	Suppressed  string // who holds it back, or did until its end; "": it was told
 	Severity    Severity
 	Labels      detectors.Labels // without alertname and severity
 	StartsAt    int64            // ns: the onset in event time

@@ -15,8 +15,10 @@ import (
 
 // Config is what a Manager is made of.
 type Config struct {
-	Rules     []Rule   // configured ones: added to the shipped
-	Detectors []string // the names that rules may use: detectors.Names()
+	Rules       []Rule       // configured ones: added to the shipped
+	Suppressors []Suppressor // what holds alerts back, and when
+	Campaigns   []Campaign   // the calendar of mail that is sent
+	Detectors   []string     // the names that rules may use: detectors.Names()
 	// Sites tells what is declared of a site; nil: nothing is.
 	Sites func(site string) Site
 	// MinFiring is how long an alert stays firing at least: Alertmanager never tells of one that was over before
@@ -41,16 +43,19 @@ const maxGap = int64(2 * time.Minute)
 // A Manager runs the rules over the results of the engine and keeps the state of every alert. It is used from
 // one goroutine.
 type Manager struct {
-	rules     []*rule
-	site      func(string) Site
-	incidents *correlator
-	minFiring int64
-	maxAlerts int
-	maxWithin int64
-	metrics   *metrics
+	rules       []*rule
+	suppressors []*suppressor
+	campaigns   []Campaign
+	site        func(string) Site
+	incidents   *correlator
+	minFiring   int64
+	maxAlerts   int
+	maxWithin   int64
+	metrics     *metrics
 
 	at       int64                           // ns: the end of the last pane evaluated
 	recent   map[string]*detectors.Detection // over, but within some rule's within; by detectionKey
+	wide     map[string]*detectors.Detection // active, of no site, by detector
 	tracked  map[string]*tracked             // by trackKey
 	coverage pane.Coverage
 	gaps     []string
@@ -71,6 +76,9 @@ type tracked struct {
 	ended    int64 // ns: EndsAt of the previous alert of this identity: the next begins after it
 	severity Severity
 
+	suppressed string // who holds the alert back though it is firing; "": it is told
+	windowOver int64  // ns: when that one was over; 0 while it is on
+
 	incident incident
 	within   *Incident // that the alert was last seen in
 	last     Alert     // as of the last evaluation in which the condition held
@@ -82,10 +90,21 @@ func NewManager(c Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	names := make([]string, len(rules))
+	for i, r := range rules {
+		names[i] = r.Name
+	}
+	suppressors, err := compileSuppressors(c.Suppressors, names, c.Detectors)
+	if err == nil {
+		err = CheckCampaigns(c.Campaigns)
+	}
+	if err != nil {
+		return nil, err
+	}
 	m := &Manager{
-		rules: rules, site: c.Sites,
+		rules: rules, suppressors: suppressors, campaigns: c.Campaigns, site: c.Sites,
 		minFiring: int64(cmp.Or(c.MinFiring, 2*time.Minute)), maxAlerts: cmp.Or(c.MaxAlerts, 1000),
-		metrics: newMetrics(c.Registerer),
+		metrics: newMetrics(c.Registerer, suppressors),
 		recent:  map[string]*detectors.Detection{}, tracked: map[string]*tracked{},
 	}
 	if m.site == nil {
@@ -122,6 +141,7 @@ func (m *Manager) Evaluate(r *detectors.Result) []Alert {
 	m.at, m.coverage, m.gaps = r.At, r.Coverage, r.GapSources
 	actives, ended := cleanAll(r.Detections), m.remember(r)
 	m.incidents.observe(r.At, actives, ended)
+	m.wide = clusterWide(actives)
 	out := m.endOrphans()
 	for _, rule := range m.rules {
 		groups := m.group(rule, actives, ended)
@@ -130,7 +150,9 @@ func (m *Manager) Evaluate(r *detectors.Result) []Alert {
 		}
 	}
 	for i := range out {
-		m.metrics.transitions.WithLabelValues(string(out[i].State), string(out[i].Severity)).Inc()
+		if a := &out[i]; a.State != Resolved || a.Suppressed == "" {
+			m.metrics.transitions.WithLabelValues(string(a.State), string(a.Severity)).Inc()
+		}
 	}
 	m.count()
 	return out
@@ -291,6 +313,7 @@ func (m *Manager) stepPending(t *tracked, g *group, gap bool) []Alert {
 	t.pending, t.firing, t.firedAt, t.overAt = false, true, m.at, 0
 	t.startsAt = t.onset(g, m.at)
 	t.severity = m.severityOf(t, g)
+	t.suppressed = m.heldBy(t, g, t.severity)
 	t.last = m.build(t, g)
 	return []Alert{t.last}
 }
@@ -308,20 +331,13 @@ func (t *tracked) onset(g *group, at int64) int64 {
 
 // stepFiring: the alert fires; the condition may hold or not.
 func (m *Manager) stepFiring(t *tracked, g *group, holds bool, previous int64, gap bool) []Alert {
+	severity := t.severity
+	if s := m.severityOf(t, g); holds && s.rank() > severity.rank() {
+		severity = s
+	}
+	held := m.heldBy(t, g, severity)
 	if holds {
-		t.overAt = 0
-		before := t.last
-		severity := m.severityOf(t, g)
-		if severity.rank() <= t.severity.rank() {
-			t.last = m.build(t, g)
-			return nil
-		}
-		// The severity is part of the identity: the old alert ends and the new one goes on from the same onset.
-		before.At = m.at
-		resolved := m.resolved(t, before, m.at)
-		t.severity = severity
-		t.last = m.build(t, g)
-		return []Alert{resolved, t.last}
+		return m.stepHolding(t, g, severity, held)
 	}
 	if t.overAt == 0 {
 		t.overAt = m.at
@@ -330,11 +346,12 @@ func (m *Manager) stepFiring(t *tracked, g *group, holds bool, previous int64, g
 		}
 	}
 	t.last.At = m.at
-	if m.at-t.overAt < int64(t.rule.KeepFiringFor) || m.at-t.firedAt < m.minFiring {
+	if m.at-t.overAt < int64(t.rule.KeepFiringFor) || t.suppressed == "" && m.at-t.firedAt < m.minFiring {
 		return nil
 	}
 	out := m.resolved(t, t.last, t.overAt)
 	t.firing, t.ended, t.incident, t.within, t.last = false, out.EndsAt, incident{}, nil, Alert{}
+	t.suppressed, t.windowOver = "", 0
 	return []Alert{out}
 }
 
@@ -343,14 +360,17 @@ func (m *Manager) severityOf(t *tracked, g *group) Severity {
 	if err != nil {
 		m.metrics.ruleErrors.Inc()
 	}
-	return s
+	return m.foretold(t, s)
 }
 
 // build makes the alert as it fires now, with this window's evidence.
 func (m *Manager) build(t *tracked, g *group) Alert {
 	a := Alert{
 		Name: t.rule.Name, State: Firing, Severity: t.severity, Labels: t.identity(),
-		StartsAt: t.startsAt, At: m.at, Evidence: t.incident.window(t.rule.reads),
+		StartsAt: t.startsAt, At: m.at, Evidence: t.incident.window(t.rule.reads), Suppressed: t.suppressed,
+	}
+	if t.suppressed != "" {
+		a.State = Suppressed
 	}
 	if d := t.incident.primary(t.rule.reads); d != nil {
 		a.Value, a.Threshold = d.Value, d.Threshold
@@ -382,7 +402,7 @@ func (m *Manager) explain(t *tracked, a *Alert) {
 	}
 	a.Incident = t.within
 	f.prepare()
-	a.Cause = f.cause()
+	a.Cause = m.sent(t, f.cause())
 	a.Advice = f.advice()
 	a.Annotations = annotate(t.rule, a, f)
 }
@@ -404,7 +424,7 @@ func (t *tracked) identity() detectors.Labels {
 func (m *Manager) Active() []Alert {
 	var out []Alert
 	for _, t := range m.ordered() {
-		if t.firing {
+		if t.firing && t.suppressed == "" {
 			out = append(out, t.last)
 		}
 	}
@@ -422,11 +442,17 @@ func (m *Manager) ordered() []*tracked {
 }
 
 func (m *Manager) count() {
-	n := map[Severity]int{}
+	n, held := map[Severity]int{}, map[string]int{}
 	for _, t := range m.tracked {
-		if t.firing {
+		switch {
+		case t.firing && t.suppressed != "":
+			held[t.suppressed]++
+		case t.firing:
 			n[t.severity]++
 		}
+	}
+	for _, s := range m.suppressors {
+		m.metrics.suppressed.WithLabelValues(s.Name).Set(float64(held[s.Name]))
 	}
 	for _, s := range severities {
 		m.metrics.firing.WithLabelValues(string(s)).Set(float64(n[s]))

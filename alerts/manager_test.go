@@ -296,7 +296,6 @@ func TestRestartBurstIsByCluster(t *testing.T) {
 	}
 }
 
-// restoreEach plays the same film with a restart before each pane: nothing is lost, repeated or moved.
 func TestRestoreChangesNothing(t *testing.T) {
 	rules := []Rule{
 		{Name: "A", When: "client_abandon and latency", Severity: "page", For: 20 * time.Second, KeepFiringFor: 20 * time.Second},
@@ -308,15 +307,21 @@ func TestRestoreChangesNothing(t *testing.T) {
 		"head_storm":     "..HHHHHHH..HHH........................",
 		"saturation":     ".....SS...............................",
 	}
-	whole := newFilm(t, rules, Config{})
+	restartEachPane(t, rules, Config{}, tracks, 6)
+}
+
+// restartEachPane plays the same film whole and with a restart before each pane: nothing is lost, repeated or moved.
+func restartEachPane(t *testing.T, rules []Rule, c Config, tracks map[string]string, transitions int) {
+	t.Helper()
+	whole := newFilm(t, rules, c)
 	whole.play(tracks)
-	broken := newFilm(t, rules, Config{})
+	broken := newFilm(t, rules, c)
 	for i := range len(tracks["latency"]) {
 		state, err := broken.m.Snapshot()
 		if err != nil {
 			t.Fatal(err)
 		}
-		next := newFilm(t, rules, Config{})
+		next := newFilm(t, rules, c)
 		if err := next.m.Restore(state); err != nil {
 			t.Fatal(err)
 		}
@@ -338,7 +343,7 @@ func TestRestoreChangesNothing(t *testing.T) {
 	for i := range broken.told {
 		b = AppendJSON(b, &broken.told[i])
 	}
-	if string(a) != string(b) || len(whole.told) < 6 {
+	if string(a) != string(b) || len(whole.told) < transitions {
 		t.Fatalf("without restarts\n%s\nwith\n%s", a, b)
 	}
 }

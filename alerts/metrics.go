@@ -9,6 +9,7 @@ var severities = []Severity{Info, Warning, Page}
 
 type metrics struct {
 	firing      *prometheus.GaugeVec
+	suppressed  *prometheus.GaugeVec
 	transitions *prometheus.CounterVec
 	dropped     prometheus.Counter
 	stale       prometheus.Counter
@@ -16,14 +17,17 @@ type metrics struct {
 	ruleErrors  prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, suppressors []*suppressor) *metrics {
 	with := promauto.With(reg)
 	m := &metrics{
 		firing: with.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "squall_alerts_firing", Help: "Alerts that fire, by severity.",
 		}, []string{"severity"}),
+		suppressed: with.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "squall_alerts_suppressed", Help: "Alerts that are held back, by suppressor.",
+		}, []string{"suppressor"}),
 		transitions: with.NewCounterVec(prometheus.CounterOpts{
-			Name: "squall_alerts_transitions_total", Help: "Alerts that began or ended, by state and severity.",
+			Name: "squall_alerts_transitions_total", Help: "Alerts that began, were held back or ended, by state and severity. The end of one that was held back is none.",
 		}, []string{"state", "severity"}),
 		dropped: with.NewCounter(prometheus.CounterOpts{
 			Name: "squall_alerts_dropped_total", Help: "Evaluations of alerts over the limit, which were dropped.",
@@ -42,6 +46,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.firing.WithLabelValues(string(s))
 		m.transitions.WithLabelValues(string(Firing), string(s))
 		m.transitions.WithLabelValues(string(Resolved), string(s))
+		m.transitions.WithLabelValues(string(Suppressed), string(s))
+	}
+	for _, s := range suppressors {
+		m.suppressed.WithLabelValues(s.Name)
 	}
 	return m
 }

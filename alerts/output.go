@@ -15,19 +15,20 @@ func stamp(ns int64) string { return time.Unix(0, ns).UTC().Format(time.RFC3339N
 
 // alertLine is the JSON of one transition.
 type alertLine struct {
-	At        string             `json:"at"`
-	Alert     string             `json:"alert"`
-	State     State              `json:"state"`
-	Severity  Severity           `json:"severity"`
-	Labels    map[string]string  `json:"labels"`
-	StartsAt  string             `json:"starts_at"`
-	EndsAt    *string            `json:"ends_at"`
-	Value     detectors.Num      `json:"value"`
-	Threshold detectors.Num      `json:"threshold"`
-	Cause     Cause              `json:"cause"`
-	Incident  *incidentLine      `json:"incident,omitempty"`
-	Evidence  detectors.Evidence `json:"evidence"`
-	Advice    []Advice           `json:"advice"`
+	At         string             `json:"at"`
+	Alert      string             `json:"alert"`
+	State      State              `json:"state"`
+	Suppressed string             `json:"suppressed,omitempty"`
+	Severity   Severity           `json:"severity"`
+	Labels     map[string]string  `json:"labels"`
+	StartsAt   string             `json:"starts_at"`
+	EndsAt     *string            `json:"ends_at"`
+	Value      detectors.Num      `json:"value"`
+	Threshold  detectors.Num      `json:"threshold"`
+	Cause      Cause              `json:"cause"`
+	Incident   *incidentLine      `json:"incident,omitempty"`
+	Evidence   detectors.Evidence `json:"evidence"`
+	Advice     []Advice           `json:"advice"`
 }
 
 // incidentLine is the JSON of an Incident.
@@ -71,7 +72,7 @@ type detectionLine struct {
 // character of a log line can change how the line is shown.
 func AppendJSON(dst []byte, a *Alert) []byte {
 	line := alertLine{
-		At: stamp(a.At), Alert: a.Name, State: a.State, Severity: a.Severity, Labels: labelMap(a.Labels),
+		At: stamp(a.At), Alert: a.Name, State: a.State, Suppressed: a.Suppressed, Severity: a.Severity, Labels: labelMap(a.Labels),
 		StartsAt: stamp(a.StartsAt), Value: detectors.N(a.Value), Threshold: detectors.N(a.Threshold),
 		Cause: a.Cause, Evidence: a.Evidence, Advice: a.Advice, Incident: a.Incident.line(),
 	}
@@ -146,6 +147,9 @@ func AppendText(dst []byte, a *Alert) []byte {
 		line("  from ", stamp(a.StartsAt), " to ", stamp(a.EndsAt), ", ", time.Duration(a.EndsAt-a.StartsAt).String())
 	} else {
 		line("  since ", stamp(a.StartsAt))
+	}
+	if a.Suppressed != "" {
+		line("  held back by ", Escape(a.Suppressed), ": no receiver is told")
 	}
 	if a.Cause.Text != "" {
 		line("  cause (", string(a.Cause.Verdict), "): ", Escape(a.Cause.Text))

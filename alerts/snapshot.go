@@ -39,17 +39,19 @@ type storedIncident struct {
 }
 
 type storedAlert struct {
-	Rule     string            `json:"rule"`
-	Labels   []detectors.Label `json:"labels,omitempty"`
-	Pending  bool              `json:"pending,omitempty"`
-	Firing   bool              `json:"firing,omitempty"`
-	Since    int64             `json:"since"`
-	FiredAt  int64             `json:"fired_at"`
-	StartsAt int64             `json:"starts_at"`
-	OverAt   int64             `json:"over_at"`
-	Ended    int64             `json:"ended"`
-	Severity Severity          `json:"severity,omitempty"`
-	Identity []detectors.Label `json:"identity,omitempty"`
+	Rule       string            `json:"rule"`
+	Labels     []detectors.Label `json:"labels,omitempty"`
+	Pending    bool              `json:"pending,omitempty"`
+	Firing     bool              `json:"firing,omitempty"`
+	Since      int64             `json:"since"`
+	FiredAt    int64             `json:"fired_at"`
+	StartsAt   int64             `json:"starts_at"`
+	OverAt     int64             `json:"over_at"`
+	Ended      int64             `json:"ended"`
+	Severity   Severity          `json:"severity,omitempty"`
+	Suppressed string            `json:"suppressed,omitempty"`
+	WindowOver int64             `json:"window_over,omitempty"`
+	Identity   []detectors.Label `json:"identity,omitempty"`
 
 	Seen  []storedDetection     `json:"seen,omitempty"`
 	Parts map[string]storedPart `json:"parts,omitempty"`
@@ -174,6 +176,7 @@ func (m *Manager) loadTracked(st *storedAlert) *tracked {
 	t := &tracked{
 		rule: m.rules[i], labels: st.Labels, pending: st.Pending, firing: st.Firing, since: st.Since, firedAt: st.FiredAt,
 		startsAt: st.StartsAt, overAt: st.OverAt, ended: st.Ended, severity: st.Severity, within: st.Within,
+		suppressed: st.Suppressed, windowOver: st.WindowOver,
 	}
 	if !slices.Equal(t.labels, project(t.labels, t.rule.By)) || !slices.Equal(t.identity(), detectors.Labels(st.Identity)) {
 		return nil
@@ -199,6 +202,7 @@ func storeTracked(t *tracked) storedAlert {
 	st := storedAlert{
 		Rule: t.rule.Name, Labels: t.labels, Pending: t.pending, Firing: t.firing, Since: t.since, FiredAt: t.firedAt,
 		StartsAt: t.startsAt, OverAt: t.overAt, Ended: t.ended, Severity: t.severity, Identity: t.identity(),
+		Suppressed: t.suppressed, WindowOver: t.windowOver,
 		Gaps: t.incident.Gaps, Rests: t.incident.Rests, LastAt: t.last.At, Value: t.last.Value, Threshold: t.last.Threshold,
 		Detectors: t.last.Detectors, Evidence: storeEvidence(t.last.Evidence), Within: t.within,
 	}
@@ -216,14 +220,18 @@ func storeTracked(t *tracked) storedAlert {
 
 func storeOrphan(a *Alert) storedAlert {
 	return storedAlert{
-		Rule: a.Name, Firing: true, StartsAt: a.StartsAt, Severity: a.Severity, Identity: a.Labels, LastAt: a.At,
+		Rule: a.Name, Firing: true, StartsAt: a.StartsAt, Severity: a.Severity, Identity: a.Labels, LastAt: a.At, Suppressed: a.Suppressed,
 		Value: a.Value, Threshold: a.Threshold, Detectors: a.Detectors, Evidence: storeEvidence(a.Evidence),
 	}
 }
 
 func loadOrphan(st *storedAlert) Alert {
+	state := Firing
+	if st.Suppressed != "" {
+		state = Suppressed
+	}
 	return Alert{
-		Name: st.Rule, State: Firing, Severity: st.Severity, Labels: st.Identity, StartsAt: st.StartsAt, At: st.LastAt,
+		Name: st.Rule, State: state, Suppressed: st.Suppressed, Severity: st.Severity, Labels: st.Identity, StartsAt: st.StartsAt, At: st.LastAt,
 		Value: st.Value, Threshold: st.Threshold, Detectors: st.Detectors, Evidence: loadEvidence(st.Evidence),
 	}
 }

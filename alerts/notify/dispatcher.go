@@ -79,9 +79,10 @@ func NewDispatcher(c Config) *Dispatcher {
 
 // Update takes over what fires at an event time (ns) and what began or ended since the last call. It never blocks,
 // and keeps the alerts, which must not be changed afterwards. It may be called before Run and by one goroutine at a
-// time. What the receivers know already, because lines were read again after a crash, is not told again.
+// time. Alerts that are held back go nowhere. What the receivers know already, because lines were read again after a crash, is not told again.
 func (d *Dispatcher) Update(at int64, active, transitions []alerts.Alert) {
 	d.attach.Do(d.open)
+	transitions = slices.DeleteFunc(slices.Clone(transitions), func(a alerts.Alert) bool { return a.Suppressed != "" })
 	o := d.outbox
 	o.mu.Lock()
 	defer o.mu.Unlock()

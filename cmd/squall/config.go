@@ -17,23 +17,25 @@ import (
 // A Config is the whole configuration file, checked, with every default filled in. Its keys are a contract:
 // none is ever renamed. Durations are written 60s, 10m, 72h; sizes 64KiB, 2GiB; ratios are 0–1.
 type Config struct {
-	Sources        []SourceConfig  `yaml:"sources"`
-	Own            OwnConfig       `yaml:"own"`
-	Allowed        []AllowedConfig `yaml:"allowed"`
-	TrustedProxies []Prefix        `yaml:"trusted_proxies"`
-	Timezone       Zone            `yaml:"timezone"`
-	SiteDefaults   SiteDefaults    `yaml:"site_defaults"`
-	Sites          []SiteConfig    `yaml:"sites"`
-	Pane           time.Duration   `yaml:"pane"`
-	Detectors      DetectorConfigs `yaml:"detectors"`
-	Rules          []RuleConfig    `yaml:"rules"`
-	MinFiring      time.Duration   `yaml:"min_firing"` // an alert fires for this long at least
-	Redact         RedactConfig    `yaml:"redact"`
-	Spool          SpoolConfig     `yaml:"spool"`
-	Loki           loki.Config     `yaml:"loki"`
-	Notify         []NotifyConfig  `yaml:"notify"`
-	Web            WebConfig       `yaml:"web"`
-	Fleet          FleetConfig     `yaml:"fleet"`
+	Sources        []SourceConfig   `yaml:"sources"`
+	Own            OwnConfig        `yaml:"own"`
+	Allowed        []AllowedConfig  `yaml:"allowed"`
+	TrustedProxies []Prefix         `yaml:"trusted_proxies"`
+	Timezone       Zone             `yaml:"timezone"`
+	SiteDefaults   SiteDefaults     `yaml:"site_defaults"`
+	Sites          []SiteConfig     `yaml:"sites"`
+	Pane           time.Duration    `yaml:"pane"`
+	Detectors      DetectorConfigs  `yaml:"detectors"`
+	Rules          []RuleConfig     `yaml:"rules"`
+	Suppress       []SuppressConfig `yaml:"suppress"`   // what holds alerts back
+	Campaigns      []CampaignConfig `yaml:"campaigns"`  // the calendar of mail that is sent
+	MinFiring      time.Duration    `yaml:"min_firing"` // an alert fires for this long at least
+	Redact         RedactConfig     `yaml:"redact"`
+	Spool          SpoolConfig      `yaml:"spool"`
+	Loki           loki.Config      `yaml:"loki"`
+	Notify         []NotifyConfig   `yaml:"notify"`
+	Web            WebConfig        `yaml:"web"`
+	Fleet          FleetConfig      `yaml:"fleet"`
 
 	root *node
 }
@@ -111,6 +113,38 @@ type RuleConfig struct {
 	alerts.Rule `yaml:",inline"`
 
 	node *node
+}
+
+// A SuppressConfig is a maintenance window, or a condition under which nobody is told.
+type SuppressConfig struct {
+	alerts.Suppressor `yaml:",inline"`
+
+	node *node
+}
+
+// A CampaignConfig is mail that is sent.
+type CampaignConfig struct {
+	alerts.Campaign `yaml:",inline"`
+
+	node *node
+}
+
+// Suppressors gives what is configured as alerts takes it.
+func (c *Config) Suppressors() []alerts.Suppressor {
+	var out []alerts.Suppressor
+	for _, s := range c.Suppress {
+		out = append(out, s.Suppressor)
+	}
+	return out
+}
+
+// Calendar gives the campaigns as alerts takes them.
+func (c *Config) Calendar() []alerts.Campaign {
+	var out []alerts.Campaign
+	for _, x := range c.Campaigns {
+		out = append(out, x.Campaign)
+	}
+	return out
 }
 
 // ConfiguredRules gives the rules as alerts takes them.

@@ -178,9 +178,34 @@ func (c *Config) compileRules(errs *configErrors, detectors []string) {
 		if err == nil {
 			continue
 		}
-		prefix := fmt.Sprintf("rule %q: ", r.Name)
-		key, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), prefix), ":")
-		errs.take(r.node.place(key), "", err)
+		errs.take(r.node.place(keyOf(err, "rule", r.Name)), "", err)
+	}
+}
+
+// keyOf is the key that the message of a fault in a named thing begins with.
+func keyOf(err error, what, name string) string {
+	key, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), fmt.Sprintf("%s %q: ", what, name)), ":")
+	return key
+}
+
+// checkSuppress checks each suppressor and campaign alone, as compileRules does rules.
+func (c *Config) checkSuppress(errs *configErrors, detectors []string) {
+	rules := ruleNames(c)
+	names := map[string]position{}
+	for _, s := range c.Suppress {
+		at := s.node.place("name")
+		if other, twice := names[s.Name]; twice {
+			errs.add(at, "suppressor %q is named a second time: the first is at %s", s.Name, other)
+		}
+		names[s.Name] = at
+		if err := alerts.CheckSuppressors([]alerts.Suppressor{s.Suppressor}, rules, detectors); err != nil {
+			errs.take(s.node.place(keyOf(err, "suppressor", s.Name)), "", err)
+		}
+	}
+	for _, x := range c.Campaigns {
+		if err := alerts.CheckCampaigns([]alerts.Campaign{x.Campaign}); err != nil {
+			errs.take(x.node.place(keyOf(err, "campaign", x.Name)), "", err)
+		}
 	}
 }
 
@@ -214,6 +239,7 @@ func (c *Config) validate(f Families) (errs configErrors) {
 	c.checkDetectors(&errs, f)
 	c.checkLoki(&errs)
 	c.compileRules(&errs, f.Detectors)
+	c.checkSuppress(&errs, f.Detectors)
 	secrets := secretsOf(c.root, nil)
 	for i := range errs { // a kind may quote what it refuses
 		for _, secret := range secrets {

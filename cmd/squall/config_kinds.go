@@ -1,6 +1,9 @@
 package main
 
-import "reflect"
+import (
+	"reflect"
+	"time"
+)
 
 func addressable(p any) reflect.Value { return reflect.ValueOf(p).Elem() }
 
@@ -87,4 +90,21 @@ func (c *ControlConfig) decodeNode(d *decoder, n *node) {
 	if n.shape == mapShape && c.Name == "" {
 		d.errs.add(n.at, "a control has no name")
 	}
+}
+
+// decodeNode keeps the node for positions.
+func (s *SuppressConfig) decodeNode(d *decoder, n *node) {
+	type plain SuppressConfig
+	s.node = n
+	d.structure(n, addressable((*plain)(s)), nil)
+}
+
+// campaignLength is how long scanners are expected after a send.
+const campaignLength = time.Hour
+
+// decodeNode keeps the node for positions.
+func (c *CampaignConfig) decodeNode(d *decoder, n *node) {
+	type plain CampaignConfig
+	c.node, c.For = n, campaignLength
+	d.structure(n, addressable((*plain)(c)), nil)
 }

@@ -328,7 +328,7 @@ func (t *ruleTest) checkNames(rules []string, errs *configErrors) {
 		}
 		one(e.node.place("alert"), "alert", e.Alert, rules)
 		one(e.node.place("severity"), "severity", string(e.Severity), levels)
-		one(e.node.place("state"), "state", string(e.State), []string{string(alerts.Firing), string(alerts.Resolved)})
+		one(e.node.place("state"), "state", string(e.State), []string{string(alerts.Firing), string(alerts.Resolved), string(alerts.Suppressed)})
 		one(e.node.place("cause"), "verdict", string(e.Cause),
 			[]string{string(alerts.Proven), string(alerts.Probable), string(alerts.Undetermined)})
 	}

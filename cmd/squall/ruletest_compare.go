@@ -142,6 +142,7 @@ func (e *expectedAlert) against(x *alertLife, o *observed) []difference {
 	}
 	same("severity", string(e.Severity), string(x.Severity))
 	same("state", string(e.State), string(x.State))
+	same("suppressed", e.Suppressed, x.Suppressed)
 	for _, name := range slices.Sorted(maps.Keys(e.Labels)) {
 		if got := x.label(name); got != e.Labels[name] {
 			out = append(out, difference{"labels." + name, e.Labels[name], got})
@@ -239,6 +240,7 @@ func (e *expectedAlert) text() string {
 	}
 	add("severity", string(e.Severity))
 	add("state", string(e.State))
+	add("suppressed", e.Suppressed)
 	for _, r := range []struct {
 		key string
 		r   *timeRange

@@ -237,6 +237,7 @@ func (o *observed) settled(res *detectors.Result, transitions []alerts.Alert) {
 			life.firedAt = a.At
 		case alerts.Resolved:
 			life.overAt = a.At
+		case alerts.Suppressed: // nobody is told
 		}
 	}
 	for _, d := range res.Changes {
@@ -263,7 +264,7 @@ func (o *observed) open(a *alerts.Alert) *alertLife {
 
 // end takes the newest evidence of what still fires.
 func (o *observed) end(m *alerts.Manager) {
-	for _, a := range m.Active() {
+	for _, a := range slices.Concat(m.Active(), m.Suppressed()) {
 		if life := o.open(&a); life != nil {
 			life.Alert = a
 		}
@@ -299,6 +300,9 @@ func (o *observed) text(a *alertLife) string {
 	fmt.Fprintf(&b, "%s %s severity=%s state=%s starts_at=%s", a.Name, a.Labels, a.Severity, a.State, o.offset(a.StartsAt))
 	if a.firedAt != 0 {
 		fmt.Fprintf(&b, " fires_at=%s", o.offset(a.firedAt))
+	}
+	if a.Suppressed != "" {
+		fmt.Fprintf(&b, " suppressed=%s", a.Suppressed)
 	}
 	if a.EndsAt != 0 {
 		fmt.Fprintf(&b, " ends_at=%s", o.offset(a.EndsAt))

@@ -48,6 +48,7 @@ type service struct {
 
 	mu       sync.Mutex
 	active   []alerts.Alert // as of the last pane
+	held     []alerts.Alert // back by suppressors, as of the last pane
 	resolved []alerts.Alert // the last ones, newest first
 
 	saved   int64 // ns of event time: the last snapshot
@@ -335,7 +336,7 @@ func (d *service) settled(res *detectors.Result, transitions []alerts.Alert) {
 	active := d.judge.manager.Active()
 	d.dispatcher.Update(res.At, active, transitions)
 	d.mu.Lock()
-	d.active = active
+	d.active, d.held = active, d.judge.manager.Suppressed()
 	for _, a := range transitions {
 		if a.State == alerts.Resolved {
 			d.resolved = slices.Insert(d.resolved, 0, a)
@@ -349,11 +350,11 @@ func (d *service) settled(res *detectors.Result, transitions []alerts.Alert) {
 	}
 }
 
-// shown lists what fires and what was over lately.
+// shown lists what fires, what is held back and what was over lately.
 func (d *service) shown() []alerts.Alert {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return append(slices.Clone(d.active), d.resolved...)
+	return slices.Concat(d.active, d.held, d.resolved)
 }
 
 // snapshot hands the judge's state to the saver. A newer state replaces one that was not saved yet.
@@ -480,7 +481,7 @@ func (d *service) resume() {
 	active := d.judge.manager.Active()
 	d.dispatcher.Update(d.judge.closed, active, nil)
 	d.mu.Lock()
-	d.active = active
+	d.active, d.held = active, d.judge.manager.Suppressed()
 	d.mu.Unlock()
 }
 

@@ -59,6 +59,7 @@ type transcript struct {
 	json       bool
 	detections bool
 	fired      map[alerts.Severity]int // alerts that began, by severity
+	suppressed int                     // alerts that were held back
 	line       []byte
 }
 
@@ -87,8 +88,11 @@ func (t *transcript) settled(res *detectors.Result, transitions []alerts.Alert) 
 	}
 	for i := range transitions {
 		a := &transitions[i]
-		if a.State == alerts.Firing {
+		switch a.State {
+		case alerts.Firing:
 			t.fired[a.Severity]++
+		case alerts.Suppressed:
+			t.suppressed++
 		}
 		if t.json {
 			t.line = alerts.AppendJSON(t.line[:0], a)
@@ -120,23 +124,24 @@ func (t *transcript) reached(severity string) bool {
 
 // summary is the last object of a transcript.
 type summary struct {
-	Lines   uint64                  `json:"lines"`
-	Parsed  uint64                  `json:"parsed"`
-	Failed  map[string]uint64       `json:"failed"`
-	Late    uint64                  `json:"late"`
-	First   *string                 `json:"first"`
-	Last    *string                 `json:"last"`
-	Gaps    []gap                   `json:"gaps"`
-	Alerts  map[alerts.Severity]int `json:"alerts"`
-	Seconds float64                 `json:"seconds"` // that the replay took
-	Bytes   int64                   `json:"bytes"`
+	Lines      uint64                  `json:"lines"`
+	Parsed     uint64                  `json:"parsed"`
+	Failed     map[string]uint64       `json:"failed"`
+	Late       uint64                  `json:"late"`
+	First      *string                 `json:"first"`
+	Last       *string                 `json:"last"`
+	Gaps       []gap                   `json:"gaps"`
+	Alerts     map[alerts.Severity]int `json:"alerts"`
+	Suppressed int                     `json:"suppressed,omitempty"` // times that an alert was held back
+	Seconds    float64                 `json:"seconds"`              // that the replay took
+	Bytes      int64                   `json:"bytes"`
 }
 
 // finish writes the summary and closes the transcript.
 func (t *transcript) finish(total *tally, took time.Duration) error {
 	s := summary{
 		Lines: total.lines, Parsed: total.parsed, Failed: total.failed, Late: total.late,
-		Gaps: slices.Clone(total.gaps), Alerts: t.fired, Bytes: total.bytes,
+		Gaps: slices.Clone(total.gaps), Alerts: t.fired, Suppressed: t.suppressed, Bytes: total.bytes,
 		Seconds: float64(took.Milliseconds()) / 1e3,
 	}
 	if s.Gaps == nil {
@@ -170,7 +175,11 @@ func (s *summary) text() string {
 		failed += n
 	}
 	fmt.Fprintf(&b, "\n%d lines fit no format, %d came too late, %d gaps\n", failed, s.Late, len(s.Gaps))
-	fmt.Fprintf(&b, "alerts: %d page, %d warning, %d info\n",
+	fmt.Fprintf(&b, "alerts: %d page, %d warning, %d info",
 		s.Alerts[alerts.Page], s.Alerts[alerts.Warning], s.Alerts[alerts.Info])
+	if s.Suppressed > 0 {
+		fmt.Fprintf(&b, "; %d held back", s.Suppressed)
+	}
+	b.WriteByte('\n')
 	return b.String()
 }

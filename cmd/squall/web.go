@@ -25,7 +25,7 @@ import (
 // webState is what the HTTP server shows and sets off. Its methods are called from many goroutines at once;
 // what they return is not changed by either side afterwards.
 type webState interface {
-	// Alerts lists the alerts that are firing and those resolved not long ago.
+	// Alerts lists the alerts that are firing, those that are held back and those resolved not long ago.
 	Alerts() []alerts.Alert
 	// Sources tells what is being read.
 	Sources() []pipeline.InputState
