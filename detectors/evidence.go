@@ -2,6 +2,7 @@ package detectors
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"strconv"
 )
@@ -37,6 +38,20 @@ func (n Num) MarshalJSON() ([]byte, error) {
 		return []byte("null"), nil
 	}
 	return []byte(n.String()), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (n *Num) UnmarshalJSON(b []byte) error {
+	*n = Num{}
+	if string(b) == "null" {
+		return nil
+	}
+	v, err := strconv.ParseFloat(string(b), 64)
+	if err != nil {
+		return fmt.Errorf("read a number: %w", err)
+	}
+	*n = N(v)
+	return nil
 }
 
 // GobEncode keeps the number in a snapshot.

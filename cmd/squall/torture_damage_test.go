@@ -134,7 +134,7 @@ func TestTortureUnreadableState(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.start()
-		check(t, "times "+key+" is complained about", len(p.complaints()), 1)
+		check(t, "complaints: "+strings.Join(p.complaints(), "; "), len(p.complaints()), 1)
 		check(t, "states counted as unreadable", p.squall.metric(fmt.Sprintf("squall_state_unreadable_total{state=%q}", key)), 1.0)
 	}
 	p.pagesOn(1)
