@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -46,6 +47,7 @@ type visit struct {
 	through string        // a header of the PROXY protocol before it, to the listener that takes one
 	leaves  time.Duration // the client's patience; 0: it waits
 	drops   bool          // it leaves in the middle of the answer
+	tls     *tls.Config   // of a client that speaks TLS; nil: it does not
 	want    string
 }
 
@@ -79,6 +81,7 @@ type balancer struct {
 	// says is what all of its logs say otherwise of a visit; "": nothing at all. unsent are visits that it cannot take.
 	says   map[string]string
 	unsent []string
+	tls    bool // it is spoken to over TLS, by the certificate and key in @DIR@/site.pem
 	logs   []balancerLog
 }
 
@@ -88,6 +91,7 @@ type balancerLog struct {
 	only   []string          // the visits that it tells; nil: all
 	site   string            // what it says for the site, when it is not the name that was asked for
 	says   map[string]string // what this log says otherwise
+	holds  string            // what is in each of its lines
 }
 
 // arrivals tell when a path was asked for at the origin: one closed channel for each.
@@ -181,7 +185,17 @@ func (v visit) send1(ctx context.Context, dialer *net.Dialer, address string) er
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if _, err := io.WriteString(conn, v.through+strings.Replace(v.request, "@TARGET@", v.name, 1)+"Connection: close\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn, v.through); err != nil {
+		return err
+	}
+	if v.tls != nil {
+		secured := tls.Client(conn, v.tls)
+		if err := secured.HandshakeContext(ctx); err != nil {
+			return err
+		}
+		conn = secured
+	}
+	if _, err := io.WriteString(conn, strings.Replace(v.request, "@TARGET@", v.name, 1)+"Connection: close\r\n\r\n"); err != nil {
 		return err
 	}
 	return v.read(conn)
@@ -189,13 +203,17 @@ func (v visit) send1(ctx context.Context, dialer *net.Dialer, address string) er
 
 func (v visit) send2(ctx context.Context, t *testing.T, dialer *net.Dialer, address string) error {
 	transport := &http.Transport{DialContext: dialer.DialContext, Protocols: new(http.Protocols)}
-	transport.Protocols.SetUnencryptedHTTP2(true)
+	scheme := "http"
+	if transport.Protocols.SetUnencryptedHTTP2(v.tls == nil); v.tls != nil {
+		transport.Protocols.SetHTTP2(true)
+		transport.TLSClientConfig, scheme = v.tls.Clone(), "https"
+	}
 	if v.drops || v.leaves > 0 {
 		defer transport.CloseIdleConnections()
 	} else {
 		t.Cleanup(transport.CloseIdleConnections) // Apache says X of who got all and left before it wrote its line
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+v.name, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+v.name, nil)
 	if err != nil {
 		return err
 	}
@@ -205,6 +223,9 @@ func (v visit) send2(ctx context.Context, t *testing.T, dialer *net.Dialer, addr
 		return err
 	}
 	defer func() { _ = res.Body.Close() }()
+	if res.ProtoMajor != 2 {
+		return fmt.Errorf("%s was spoken", res.Proto)
+	}
 	return v.read(res.Body)
 }
 
@@ -333,9 +354,15 @@ func (b balancer) test(t *testing.T) {
 	for i := range argv {
 		argv[i] = strings.NewReplacer("@DIR@", dir, "@CONFIG@", config).Replace(argv[i])
 	}
+	sent := slices.DeleteFunc(slices.Clone(visits), func(v visit) bool { return slices.Contains(b.unsent, v.name) })
+	if b.tls {
+		client := selfSigned(t, filepath.Join(dir, "site.pem"))
+		for i := range sent {
+			sent[i].tls = client
+		}
+	}
 	local := func(port string) string { return "127.0.0.1:" + values[port] }
 	launchDaemon(t, dir, argv, local("PORT"), local("PORT2"))
-	sent := slices.DeleteFunc(slices.Clone(visits), func(v visit) bool { return slices.Contains(b.unsent, v.name) })
 	did := sendAll(t, sent, arrived, func(v visit) string {
 		switch {
 		case v.through != "":
@@ -428,6 +455,9 @@ func (l balancerLog) compare(t *testing.T, dir string, did doings, says map[stri
 			continue
 		}
 		delete(wants, text)
+		if !strings.Contains(o.line, l.holds) {
+			t.Errorf("%s: no %q in %q", l.file, l.holds, o.line)
+		}
 		if o.malformed != (v.name == "malformed") {
 			t.Errorf("%s: malformed %v: %q", l.file, o.malformed, o.line)
 		}
