@@ -137,7 +137,7 @@ func TestTortureMemory(t *testing.T) {
 	mkdir(t, filepath.Join(dir, "logs"))
 	write(t, filepath.Join(dir, "squall.yaml"), fmt.Sprintf("sources: [{name: balancer, type: file, paths: [%q], lateness: 1s}]\n"+
 		"spool: {dir: %q, max_bytes: 256MiB}\nnotify: [{type: webhook, url: %q}]\n",
-		filepath.Join(dir, "logs/*.log"), filepath.Join(dir, "spool"), hook.URL)+"pane: 5s\nown: {interfaces: false}\nsites: [{name: shop.example, routes: ['/product/{id}']}]\n")
+		filepath.Join(dir, "logs/*.log"), filepath.Join(dir, "spool"), hook.URL)+"pane: "+torture.pane+"\nown: {interfaces: false}\nsites: [{name: shop.example, routes: ['/product/{id}']}]\n")
 	squall := runSquall(t, dir, surroundings{program: plainProgram(t), env: []string{"GOMAXPROCS=1"}})
 	const rate = 20000
 	m := startMob(t, filepath.Join(dir, "logs"), 4, rate)

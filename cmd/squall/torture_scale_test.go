@@ -13,6 +13,7 @@ import (
 type tortureScale struct {
 	kills int           // of kill -9 in a run
 	storm time.Duration // of lines of which no two have a path, an agent or an address in common
+	pane  string        // of the mob's
 	hang  int           // storms while a disk hangs
 }
 
