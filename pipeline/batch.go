@@ -35,14 +35,15 @@ type Batch struct {
 	Entries  []Entry
 }
 
-// EntryTime makes a line's time unique within its stream and yet the same at every reading: the digits below
-// the log's resolution are taken from the line's offset. Loki folds equal lines with equal times into one
-// (a HEAD storm logged in whole seconds would vanish), so equal lines must differ in time.
-func EntryTime(t, resolution, offset int64) int64 {
+// EntryTime makes a line's time its own and yet the same at every reading: the digits below the log's resolution
+// are taken from the line's offset and from mark, a hash of its stream's ID. Loki folds equal lines with equal times
+// into one (a HEAD storm logged in whole seconds would vanish), so equal lines must differ in time: within their
+// stream, where they always do, and from those at the same place of another file with the same labels.
+func EntryTime(t, resolution, offset int64, mark uint64) int64 {
 	if resolution <= 1 {
 		return t
 	}
-	return t - t%resolution + offset%resolution
+	return t - t%resolution + (offset%resolution+int64(mark%uint64(resolution)))%resolution
 }
 
 // A Store keeps batches. The spool fills it.

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // Work is a Block after the road: its lines as Items for the detectors, and as the Batch for the spool. It is
@@ -16,6 +19,10 @@ type Work struct {
 
 	Bytes  int64          // of physical lines
 	Failed map[Reason]int // lines that no format took, by reason
+
+	// A physical line mostly makes one item. Lines + Split = Items + Joined, always.
+	Joined int // physical lines that made none: parts of one that a later line completes
+	Split  int // items beyond the first of a line, and those that were completed by no line of their own
 
 	data []byte // the block's bytes, since the source takes its own back
 	text []byte // redacted lines
@@ -63,6 +70,9 @@ type lane struct {
 	format Format
 	last   int64 // ns: the time of the last line that had one
 	step   int64 // ns: its resolution
+
+	mark  uint64       // tells the stream's lines from equal ones of another: see EntryTime
+	shown atomic.Int64 // last, for those who do not own it
 }
 
 // NewRoad makes a road.
@@ -85,7 +95,13 @@ func (r *Road) Emit(b *Block) error {
 		if i := bytes.IndexByte(w.data[start:], '\n'); i >= 0 {
 			end = start + i + 1
 		}
+		n := len(w.Items)
 		r.physical(l, w, w.data[start:end], b.From+int64(start))
+		if n = len(w.Items) - n; n > 0 {
+			w.Split += n - 1
+		} else {
+			w.Joined++
+		}
 		start = end
 	}
 	if b.Last && l.framer != nil {
@@ -94,7 +110,9 @@ func (r *Road) Emit(b *Block) error {
 			if !ok {
 				break
 			}
+			n := len(w.Items)
 			r.logical(l, w, line, offset, t, ReasonPartial)
+			w.Split += len(w.Items) - n
 		}
 	}
 	if l.framer != nil {
@@ -102,12 +120,25 @@ func (r *Road) Emit(b *Block) error {
 			w.Batch.To = pending // a half line is read again after a restart
 		}
 	}
+	l.shown.Store(l.last)
 	if b.Last {
 		r.mu.Lock()
 		delete(r.lanes, b.Stream.ID)
 		r.mu.Unlock()
 	}
 	return r.cfg.Take(w)
+}
+
+// Newest gives the time that the newest line of a stream carries, ns; false when none came or none told one.
+func (r *Road) Newest(streamID string) (ns int64, ok bool) {
+	r.mu.Lock()
+	l := r.lanes[streamID]
+	r.mu.Unlock()
+	if l == nil {
+		return 0, false
+	}
+	ns = l.shown.Load()
+	return ns, ns != 0
 }
 
 // Replay takes a stored batch down the road again, up to the detectors: its lines are parsed anew, and what
@@ -148,7 +179,7 @@ func (r *Road) spare() *Work {
 // work takes a recycled Work and copies the block into it.
 func (r *Road) work(b *Block) *Work {
 	w := r.spare()
-	w.Input, w.Bytes = r.cfg.Input, int64(len(b.Data))
+	w.Input, w.Bytes, w.Joined, w.Split = r.cfg.Input, int64(len(b.Data)), 0, 0
 	w.Items, w.data, w.text = w.Items[:0], append(w.data[:0], b.Data...), w.text[:0]
 	clear(w.Failed)
 	w.Batch = Batch{
@@ -169,7 +200,7 @@ func (r *Road) lane(b *Block) (*lane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", b.Stream.Path, err)
 	}
-	l = &lane{stream: b.Stream, framer: framer, format: format, step: 1}
+	l = &lane{stream: b.Stream, framer: framer, format: format, step: 1, mark: xxhash.Sum64String(b.Stream.ID)}
 	r.mu.Lock()
 	r.lanes[b.Stream.ID] = l
 	r.mu.Unlock()
@@ -302,7 +333,7 @@ func (r *Road) enter(l *lane, w *Work, item *Item) {
 		step = max(step, int64(time.Millisecond)) // the time is another line's: equal lines must still differ
 	}
 	e := Entry{
-		Time: EntryTime(t, step, item.Offset), Line: w.redact(r.cfg.Redactor, item.Line, rec),
+		Time: EntryTime(t, step, item.Offset, l.mark), Line: w.redact(r.cfg.Redactor, item.Line, rec),
 		Kind: item.Kind, Reason: item.Reason, RequestTime: Unknown,
 	}
 	if rec != nil {

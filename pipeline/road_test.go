@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // upper is a format whose records have the line as path; a line "bad" fails, and "3|x" carries the time 3 s.
@@ -82,10 +84,15 @@ type travel struct {
 	times []int64
 	seen  map[string]bool // entries' time and line
 	twice int
+
+	id     string // of the stream that is sent
+	unlike []string
+
+	joined, split int
 }
 
 func newTravel(framer func() Framer) *travel {
-	tr := &travel{seen: map[string]bool{}}
+	tr := &travel{seen: map[string]bool{}, id: "id"}
 	tr.road = NewRoad(RoadConfig{
 		Input: "in", Enricher: still{}, Redactor: mask{}, Now: func() int64 { return 42 },
 		Open: func(*Stream, []byte) (Framer, Format, error) {
@@ -109,6 +116,11 @@ func newTravel(framer func() Framer) *travel {
 				tr.seen[key] = true
 			}
 			tr.to = append(tr.to, w.Batch.To)
+			if w.Batch.Lines+w.Split != len(w.Batch.Entries)+w.Joined || len(w.Items) != len(w.Batch.Entries) {
+				tr.unlike = append(tr.unlike, fmt.Sprintf("%d lines and %d split are %d entries and %d joined",
+					w.Batch.Lines, w.Split, len(w.Batch.Entries), w.Joined))
+			}
+			tr.joined, tr.split = tr.joined+w.Joined, tr.split+w.Split
 			w.Release()
 			return nil
 		},
@@ -118,7 +130,7 @@ func newTravel(framer func() Framer) *travel {
 
 func (tr *travel) send(t *testing.T, from int64, data string, last bool) {
 	t.Helper()
-	b := &Block{Stream: &Stream{Input: "in", ID: "id", Path: "p"}, Data: []byte(data), From: from, To: from + int64(len(data)), Last: last}
+	b := &Block{Stream: &Stream{Input: "in", ID: tr.id, Path: "p"}, Data: []byte(data), From: from, To: from + int64(len(data)), Last: last}
 	if err := tr.road.Emit(b); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +150,7 @@ func TestRoadLines(t *testing.T) {
 	if want := []string{"a", "", "bad", "3|b"}; !slices.Equal(tr.lines, want) {
 		t.Errorf("lines %q, want %q", tr.lines, want)
 	}
-	if tr.times[0] != 42 || tr.times[3] != 3e9+108 {
+	if want := EntryTime(3e9, 1e9, 108, xxhash.Sum64String("id")); tr.times[0] != 42 || tr.times[3] != want || want/1e9 != 3 {
 		t.Errorf("times %d: want the clock's for a line before any time, and the offset below the resolution", tr.times)
 	}
 }
@@ -149,6 +161,24 @@ func TestRoadMakesEqualLinesDiffer(t *testing.T) {
 	tr.send(t, 7000, strings.Repeat("3|HEAD\nbad\n", 1000), false)
 	if tr.twice > 0 {
 		t.Errorf("%d lines have the time and the text of another: Loki would fold them", tr.twice)
+	}
+}
+
+// Files of one input have the same labels, and rotated by size they have the same lines at the same places.
+func TestRoadMakesEqualLinesOfTwoFilesDiffer(t *testing.T) {
+	tr := newTravel(nil)
+	for _, id := range []string{"balancer/801-1f-1", "balancer/801-20-1"} {
+		tr.id = id
+		tr.send(t, 0, strings.Repeat("3|HEAD\nbad\n", 1000), false)
+	}
+	if tr.twice > 0 {
+		t.Errorf("%d lines have the time and the text of another file's: Loki would fold them", tr.twice)
+	}
+	again := newTravel(nil)
+	again.id = tr.id
+	again.send(t, 0, strings.Repeat("3|HEAD\nbad\n", 1000), false)
+	if !slices.Equal(again.times, tr.times[2000:]) {
+		t.Error("a line that is read again has another time")
 	}
 }
 
@@ -178,6 +208,10 @@ func TestRoadJoinsParts(t *testing.T) {
 	want := []string{"2:0:ab", "3:5:malformed", "1:14:cde", "2:23:partial"}
 	if !slices.Equal(tr.items, want) {
 		t.Errorf("items %q, want %q", tr.items, want)
+	}
+	// a+, c+ and d+ wait for others; f+ is ended by the end.
+	if tr.joined != 4 || tr.split != 1 || len(tr.unlike) > 0 {
+		t.Errorf("%d lines joined and %d split, want 4 and 1; %q", tr.joined, tr.split, tr.unlike)
 	}
 	// Until the parts of a line are together, reading would begin again at the first.
 	if want := []int64{14, 14, 26}; !slices.Equal(tr.to, want) {

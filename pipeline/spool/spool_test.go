@@ -83,7 +83,7 @@ func batch(id string, from int64, n int) *pipeline.Batch {
 	for i := range n {
 		line := fmt.Sprintf(`203.0.113.%d - - "HEAD /checkout/%d HTTP/1.1" 200 0 "-" "scanner" id=%s at=%d`, i%250, i, id, at)
 		e := pipeline.Entry{
-			Time: pipeline.EntryTime(eventStart+at*1e6, 1e9, at), Line: []byte(line), Kind: pipeline.IsRecord,
+			Time: pipeline.EntryTime(eventStart+at*1e6, 1e9, at, 0), Line: []byte(line), Kind: pipeline.IsRecord,
 			Site: "shop.example", Route: "/checkout/{int}", Method: []byte("HEAD"), Status: 200, RequestTime: 1_500_000,
 			Class: pipeline.Scanner, Origin: pipeline.Own, Abandoned: pipeline.Yes,
 		}
