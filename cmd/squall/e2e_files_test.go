@@ -83,7 +83,7 @@ func TestFilesThatAreNotThere(t *testing.T) {
 		return s.State
 	}
 	files := func(state string) float64 {
-		return squall.metric(fmt.Sprintf("squall_source_files{input=%q,state=%q}", "balancer", state))
+		return squall.metric(fmt.Sprintf("squall_source_files{source=%q,state=%q}", "balancer", state))
 	}
 	const read = `squall_lines_read_total{source="balancer"}`
 	eventually(t, "what can be read is read", func() bool { return squall.metric(read) >= 12+13 })
@@ -165,8 +165,8 @@ func TestHostileLogs(t *testing.T) {
 		failed += n
 	}
 	check(t, "lines parsed", counted(`lines_parsed_total{source="balancer"}`), all-failed)
-	check(t, "lines too long", counted(`source_skips_total{input="balancer",reason="long_line"}`), 1.0)
-	check(t, "holes", counted(`source_skips_total{input="balancer",reason="nul"}`), 2.0)
+	check(t, "lines too long", counted(`source_skips_total{reason="long_line",source="balancer"}`), 1.0)
+	check(t, "holes", counted(`source_skips_total{reason="nul",source="balancer"}`), 2.0)
 	check(t, "lines kept", counted("spool_appended_lines_total"), all)
 	squall.kill()
 
@@ -185,9 +185,9 @@ func TestHostileLogs(t *testing.T) {
 	heads = startLogger(t, log, http.MethodHead, 50*time.Millisecond)
 	within(t, 3*time.Minute, "the archive is given up", func() bool { // 1 GiB, with the race detector
 		squall.alive()
-		return squall.metric(`squall_source_errors_total{input="balancer",reason="archive"}`) > 0
+		return squall.metric(`squall_source_errors_total{reason="archive",source="balancer"}`) > 0
 	})
-	check(t, "lost", counted(`source_lost_total{input="balancer",reason="unreadable"}`), 1.0)
+	check(t, "lost", counted(`gaps_total{reason="unreadable",source="balancer"}`), 1.0)
 	eventually(t, "the storm is seen", seen)
 	heads.stop()
 	eventually(t, "no line is left out or taken twice", func() bool {

@@ -13,7 +13,7 @@ type inputStates struct {
 var states = []string{"done", "idle", "missing", "reading", "unreadable"}
 
 func newInputStates(d *service) inputStates {
-	return inputStates{d, prometheus.NewDesc("squall_source_files", "Files or streams of an input, by state.", []string{"input", "state"}, nil)}
+	return inputStates{d, prometheus.NewDesc("squall_source_files", "Files or streams of a source, by state.", []string{"source", "state"}, nil)}
 }
 
 // Describe implements prometheus.Collector.

@@ -150,7 +150,7 @@ func TestTortureMemory(t *testing.T) {
 		if settled.rss == 0 && time.Since(m.began) > torture.storm/2 {
 			settled = now
 		}
-		lag = max(lag, squall.metric(`squall_source_lag_bytes{input="balancer"}`))
+		lag = max(lag, squall.metric(`squall_source_lag_bytes{source="balancer"}`))
 		return time.Since(m.began) > torture.storm
 	})
 	m.stop()

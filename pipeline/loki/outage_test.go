@@ -56,7 +56,7 @@ func TestOutageOfHours(t *testing.T) {
 		at += 64
 		flushed(r)
 	}
-	r.until("the oldest lines are counted as lost", func() bool { return r.sum("squall_spool_dropped_lines_total") > 0 })
+	r.until("the oldest lines are counted as lost", func() bool { return r.sum("squall_lines_lost_total") > 0 })
 	r.closes()
 	c.ahead.Add(int64(2 * time.Hour))
 	away.Store(false)
@@ -71,11 +71,11 @@ func TestOutageOfHours(t *testing.T) {
 		t.Error("the backlog was shipped before the fresh lines")
 	}
 	r.stop()
-	lost, bytes := r.sum("squall_spool_dropped_lines_total"), r.sum("squall_spool_dropped_bytes_total")
+	lost, bytes := r.sum("squall_lines_lost_total"), r.sum("squall_spool_lost_bytes_total")
 	r = start(t, dir, cfg, c.use, small)
 	r.shipped()
-	lost += r.sum("squall_spool_dropped_lines_total") // fresh lines made room, too
-	bytes += r.sum("squall_spool_dropped_bytes_total")
+	lost += r.sum("squall_lines_lost_total") // fresh lines made room, too
+	bytes += r.sum("squall_spool_lost_bytes_total")
 	if lost == 0 || bytes != lost*1000 {
 		t.Errorf("%v lines of %v bytes are counted as lost", lost, bytes)
 	}

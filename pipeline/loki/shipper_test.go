@@ -141,7 +141,7 @@ func (r *rig) sum(name string) (sum float64) {
 func (r *rig) account() (came, became float64) {
 	came = r.before + r.sum("squall_spool_appended_lines_total")
 	for _, name := range [...]string{
-		"squall_spool_waiting_lines", "squall_spool_dropped_lines_total", "squall_lines_shipped_total", "squall_lines_refused_total",
+		"squall_spool_waiting_lines", "squall_lines_lost_total", "squall_lines_shipped_total", "squall_lines_refused_total",
 	} {
 		became += r.sum(name)
 	}

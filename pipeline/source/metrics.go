@@ -22,16 +22,18 @@ const (
 
 var (
 	errorReasons = []string{errOpen, errStat, errRead, errArchive, errInotify, errLimit, errEntry, errListen, errRefused, errMessage}
-	skipReasons  = []string{
+	// Skips lists the reasons of a pipeline.Skip, for metrics that start at 0.
+	Skips = []string{
 		pipeline.SkipNUL, pipeline.SkipLongLine, pipeline.SkipTruncated, pipeline.SkipVanished, pipeline.SkipUnread,
 		pipeline.SkipOverflow,
 	}
 )
 
-// Metrics are the counters of all sources of a process, by input.
+// Metrics are the counters of all sources of a process, by source. What is known to be gone is counted where it is
+// judged, with the reasons that Skips lists.
 type Metrics struct {
 	lines, bytes, dropped         *prometheus.CounterVec
-	skips, lost, errors           *prometheus.CounterVec
+	skips, errors                 *prometheus.CounterVec
 	lag, open, deleted, following *prometheus.GaugeVec
 	polling                       *prometheus.GaugeVec
 }
@@ -44,17 +46,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return v
 	}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "squall_source_" + name, Help: help}, []string{"input"})
+		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "squall_source_" + name, Help: help}, []string{"source"})
 		reg.MustRegister(v)
 		return v
 	}
 	return &Metrics{
-		lines:     counter("lines_total", "Physical lines read.", "input"),
-		bytes:     counter("read_bytes_total", "Bytes read and handed on.", "input"),
-		skips:     counter("skips_total", "Runs of bytes read over.", "input", "reason"),
-		lost:      counter("lost_total", "Runs of bytes with log lines that are gone.", "input", "reason"),
-		errors:    counter("errors_total", "Failed operations on files, journals and sockets, each retried.", "input", "reason"),
-		dropped:   counter("dropped_total", "Datagrams that came while the road was full, by the kernel's count or ours.", "input"),
+		lines:     counter("lines_total", "Physical lines read.", "source"),
+		bytes:     counter("read_bytes_total", "Bytes read and handed on.", "source"),
+		skips:     counter("skips_total", "Runs of bytes read over.", "source", "reason"),
+		errors:    counter("errors_total", "Failed operations on files, journals and sockets, each retried.", "source", "reason"),
+		dropped:   counter("dropped_total", "Datagrams that came while the road was full, by the kernel's count or ours.", "source"),
 		lag:       gauge("lag_bytes", "Bytes known to be unread."),
 		open:      gauge("open_files", "Files held open."),
 		deleted:   gauge("deleted_open_files", "Files held open that have no name any more: their disk space is not free."),
@@ -73,9 +74,8 @@ type meter struct {
 }
 
 func (m *Metrics) of(input string) *meter {
-	for _, reason := range skipReasons {
+	for _, reason := range Skips {
 		m.skips.WithLabelValues(input, reason)
-		m.lost.WithLabelValues(input, reason)
 	}
 	for _, reason := range errorReasons {
 		m.errors.WithLabelValues(input, reason)
@@ -97,9 +97,6 @@ func (m *meter) count(b *pipeline.Block) {
 	m.bytes.Add(float64(len(b.Data)))
 	for _, s := range b.Skips {
 		m.all.skips.WithLabelValues(m.input, s.Reason).Inc()
-		if s.Lost {
-			m.all.lost.WithLabelValues(m.input, s.Reason).Inc()
-		}
 	}
 }
 

@@ -49,7 +49,7 @@ func TestDatagramFlood(t *testing.T) {
 			told++
 		}
 	}
-	if lost := testutil.ToFloat64(src.meter.all.lost.WithLabelValues("test", pipeline.SkipOverflow)); told == 0 || lost != float64(told) {
+	if lost := testutil.ToFloat64(src.meter.all.skips.WithLabelValues("test", pipeline.SkipOverflow)); told == 0 || lost != float64(told) {
 		t.Errorf("%d skips, %v counted", told, lost)
 	}
 }

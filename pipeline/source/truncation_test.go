@@ -93,7 +93,7 @@ func TestTruncationLosesWhatComesAfterTheCopy(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("lost runs of %v bytes, want %v", got, want)
 			}
-			if n := testutil.ToFloat64(f.meter.all.lost.WithLabelValues("test", pipeline.SkipTruncated)); n != float64(len(want)) {
+			if n := testutil.ToFloat64(f.meter.all.skips.WithLabelValues("test", pipeline.SkipTruncated)); n != float64(len(want)) {
 				t.Errorf("counted %v", n)
 			}
 		})

@@ -70,7 +70,7 @@ func checkKept(t *testing.T, s *Spool, n int64) {
 			t.Errorf("a gap from %d to %d", got[i-1].To, b.From)
 		}
 	}
-	if dropped := int(testutil.ToFloat64(s.m.dropped.WithLabelValues(dropDiskFull))); dropped+lines != int(n)*4 || dropped == 0 {
+	if dropped := int(testutil.ToFloat64(s.m.dropped.WithLabelValues("", dropDiskFull))); dropped+lines != int(n)*4 || dropped == 0 {
 		t.Errorf("%d lines are kept and %d counted as dropped, of %d", lines, dropped, n*4)
 	}
 }

@@ -28,7 +28,7 @@ func until(t *testing.T, what string, ok func() bool) {
 
 // lost gives the lines counted under a reason.
 func lost(s *Spool, reason string) int {
-	return int(testutil.ToFloat64(s.m.dropped.WithLabelValues(reason)))
+	return int(testutil.ToFloat64(s.m.dropped.WithLabelValues("", reason)))
 }
 
 func next(t *testing.T, c pipeline.Deliveries) *pipeline.Delivery {

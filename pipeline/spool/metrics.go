@@ -3,21 +3,24 @@ package spool
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/squall-sre/squall/pipeline"
 )
 
 // Why stored or queued lines were lost. What a consumer had read before is not lost.
 const (
-	dropLimit    = "limit"     // the oldest were removed at max_bytes or max_age before they were read
-	dropDiskFull = "disk_full" // the oldest were removed to make room
-	dropLost     = "lost"      // the files were gone
-	dropClosed   = "closed"    // still queued when the time to close was over
-	dropCorrupt  = "corrupt"   // a store or a message could not be read
+	dropLimit    = "spool_full"      // the oldest were removed at max_bytes or max_age before they were read
+	dropDiskFull = "spool_disk_full" // the oldest were removed to make room
+	dropLost     = "spool_gone"      // the files were gone
+	dropClosed   = "spool_closed"    // still queued when the time to close was over
+	dropCorrupt  = "spool_corrupt"   // a store or a message could not be read
 )
 
 type metrics struct {
 	appendedBytes, appendedLines prometheus.Counter
 	storedBytes, storedLines     prometheus.Counter
 	repeatedLines, stalls        prometheus.Counter
+	recoveredLines, keptLines    prometheus.Counter
 	recoveries, corrupt          prometheus.Counter
 	checkpointErrors             prometheus.Counter
 	dropped, droppedBytes        *prometheus.CounterVec
@@ -40,6 +43,8 @@ func newMetrics(reg prometheus.Registerer, waiting func() float64) *metrics {
 		storedBytes:      counter("stored_bytes_total", "Bytes synced to disk, after compression."),
 		storedLines:      counter("stored_lines_total", "Lines synced to disk."),
 		repeatedLines:    counter("repeated_lines_total", "Lines refused because they had been taken before."),
+		recoveredLines:   counter("recovered_lines_total", "Stored lines taken over: what an earlier run, or a time without Loki, left to be shipped."),
+		keptLines:        counter("kept_lines_total", "Stored lines that nobody is to ship: without Loki the spool is where they stay, up to its limits."),
 		stalls:           counter("stalls_total", "Batches refused because nothing was being stored."),
 		recoveries:       counter("recoveries_total", "Times the store was opened anew after a failed write."),
 		corrupt:          counter("corrupt_stores_total", "Stores that could not be opened and were moved aside."),
@@ -48,11 +53,9 @@ func newMetrics(reg prometheus.Registerer, waiting func() float64) *metrics {
 		streamBytes:      gauge("stream_bytes", "Bytes of lines on disk."),
 		oldestSeconds:    gauge("oldest_seconds", "Age of the oldest stored message."),
 		streams:          gauge("streams", "Log streams whose position is known."),
-		dropped: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "squall_spool_dropped_lines_total", Help: "Lines lost in the spool, by reason.",
-		}, []string{"reason"}),
+		dropped:          pipeline.LostLines(reg),
 		droppedBytes: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "squall_spool_dropped_bytes_total", Help: "Bytes of the lines lost in the spool, by reason.",
+			Name: "squall_spool_lost_bytes_total", Help: "Bytes of the lines lost in the spool, by reason.",
 		}, []string{"reason"}),
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
@@ -66,6 +69,6 @@ func newMetrics(reg prometheus.Registerer, waiting func() float64) *metrics {
 
 // lose counts lines that are lost.
 func (m *metrics) lose(reason string, lines, bytes int64) {
-	m.dropped.WithLabelValues(reason).Add(float64(lines))
+	m.dropped.WithLabelValues("", reason).Add(float64(lines))
 	m.droppedBytes.WithLabelValues(reason).Add(float64(bytes))
 }
