@@ -40,6 +40,7 @@ type Consumer struct {
 
 	mu     sync.Mutex
 	unread bool   // how far it was acknowledged is not known yet
+	behind int64  // while unread: lines that wait and are counted as such, in place of an older consumer or stored since
 	seen   place  // what was returned, or was lost
 	acked  place  // what was acknowledged
 	end    place  // of a backlog
@@ -60,15 +61,22 @@ func (s *Spool) Consumer(ctx context.Context, name string) (*Consumer, error) {
 		return nil, err
 	}
 	c := &Consumer{s: s, name: name, kv: &KV{s, bucketConsumers}, dec: dec, epoch: -1, unread: true}
-	if s.current().opened {
+	s.mu.Lock()
+	opened, before := s.opened, s.consumers[name]
+	if before != nil {
+		c.behind = before.waiting(s.total)
+	}
+	s.consumers[name] = c
+	s.mu.Unlock()
+	if before != nil {
+		before.Close()
+	}
+	if opened {
 		if err := c.load(ctx); err != nil {
 			c.Close()
 			return nil, err
 		}
 	}
-	s.mu.Lock()
-	s.consumers[name] = c
-	s.mu.Unlock()
 	return c, nil
 }
 
@@ -100,9 +108,14 @@ func (c *Consumer) load(ctx context.Context) error {
 			return err
 		}
 	}
+	c.s.mu.Lock()
+	counted := c.waiting(c.s.total)
 	c.mu.Lock()
 	c.acked, c.seen, c.end, c.backlog, c.unread = acked, acked, end, b, false
 	c.mu.Unlock()
+	fresh := c.waiting(c.s.total) - counted
+	c.s.mu.Unlock()
+	c.s.m.recoveredLines.Add(float64(max(fresh, 0)))
 	if known && acked == stored {
 		return nil
 	}
@@ -367,11 +380,24 @@ func (c *Consumer) Backlog() pipeline.Deliveries {
 
 // Waiting tells how many stored lines, with those of the backlog, are neither acknowledged nor lost.
 func (c *Consumer) Waiting() int64 {
-	total := c.s.current().total
+	return c.waiting(c.s.current().total)
+}
+
+// stored counts lines that were stored while it is not known how far c was acknowledged.
+func (c *Consumer) stored(lines int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.unread {
-		return 0
+		c.behind += lines
+	}
+}
+
+// waiting is Waiting for who holds the spool's lock.
+func (c *Consumer) waiting(total place) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unread {
+		return c.behind
 	}
 	upper := total
 	if c.parent != nil {
@@ -382,18 +408,21 @@ func (c *Consumer) Waiting() int64 {
 		n -= s.missed
 	}
 	if c.backlog != nil {
-		n += c.backlog.Waiting()
+		n += c.backlog.waiting(total)
 	}
 	return n
 }
 
-// Close frees what the consumer holds in memory.
+// Close frees what the consumer holds in memory. What waited for it waits no longer: it is kept.
 func (c *Consumer) Close() {
+	var kept int64
 	c.s.mu.Lock()
 	if c.s.consumers[c.name] == c {
 		delete(c.s.consumers, c.name)
+		kept = c.waiting(c.s.total)
 	}
 	c.s.mu.Unlock()
+	c.s.m.keptLines.Add(float64(max(kept, 0)))
 	if c.backlog != nil {
 		c.backlog.dec.close()
 	}

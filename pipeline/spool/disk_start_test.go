@@ -122,7 +122,7 @@ func TestOpenOnAReadOnlyDisk(t *testing.T) {
 			lines += len(b.Entries)
 		}
 	}
-	if lines != 200 || testutil.ToFloat64(s.m.dropped.WithLabelValues(dropLimit)) != 0 {
+	if lines != 200 || testutil.ToFloat64(s.m.dropped.WithLabelValues("", dropLimit)) != 0 {
 		t.Errorf("%d lines of 200 are shipped", lines)
 	}
 }
@@ -145,7 +145,7 @@ func TestCloseOnAFullDisk(t *testing.T) {
 	if d := time.Since(began); d > 5*time.Second {
 		t.Errorf("it took %s", d)
 	}
-	if n := testutil.ToFloat64(s.m.dropped.WithLabelValues(dropClosed)); n != 100 {
+	if n := testutil.ToFloat64(s.m.dropped.WithLabelValues("", dropClosed)); n != 100 {
 		t.Errorf("%v lines are counted", n)
 	}
 }

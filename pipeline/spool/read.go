@@ -214,6 +214,7 @@ func (s *Spool) restoreTotal(ctx context.Context, st *store, found place) error 
 	}
 	total := s.current().total
 	if n := total.lines - found.lines; n > 0 && names == 0 {
+		s.m.recoveredLines.Add(float64(n))
 		s.m.lose(dropLost, n, max(total.bytes-found.bytes, 0))
 	}
 	return nil

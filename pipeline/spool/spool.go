@@ -158,7 +158,7 @@ func (s *Spool) start(ctx context.Context, w *writer) error {
 		if moveErr != nil {
 			return errors.Join(err, moveErr)
 		}
-		s.m.corrupt.Inc()
+		s.forsake()
 		s.cfg.Log.Error("the spool could not be opened and begins empty", zap.String("kept_in", aside), zap.Error(err))
 		st, err = openStore(ctx, &s.cfg)
 	}
@@ -329,6 +329,7 @@ func (s *Spool) removed(to place, reason string) {
 	s.mu.Unlock()
 	consumers := s.readers()
 	if len(consumers) == 0 && reason != dropLimit && lines > 0 {
+		s.m.recoveredLines.Add(float64(lines)) // they were counted as kept
 		s.m.lose(reason, lines, bytes)
 	}
 	for _, c := range consumers {

@@ -51,6 +51,8 @@ type writer struct {
 	lookedAt   time.Time
 	first      uint64 // the oldest message that is kept
 	repairedAt time.Time
+	held       int64 // lines, as noted last
+	noted      bool
 }
 
 func (w *writer) run(ctx context.Context) {
@@ -155,10 +157,17 @@ func (w *writer) commit(seq uint64) {
 	s.last = seq
 	s.total.lines += p.f.entries
 	s.total.bytes += p.f.bytes
+	for _, c := range s.consumers {
+		c.stored(p.f.entries)
+	}
+	kept := len(s.consumers) == 0
 	s.signal()
 	s.mu.Unlock()
 	s.m.storedBytes.Add(float64(len(p.msg)))
 	s.m.storedLines.Add(float64(p.f.entries))
+	if kept {
+		s.m.keptLines.Add(float64(p.f.entries))
+	}
 	w.uncovered += int64(len(p.msg))
 	w.failures = 0
 	s.queue.done(p.f, true)
@@ -245,8 +254,7 @@ func (w *writer) reopen(ctx context.Context) (*store, jetstream.StreamState, err
 		if _, moveErr := moveAside(filepath.Join(s.cfg.Dir, "store")); moveErr != nil {
 			return nil, jetstream.StreamState{}, errors.Join(err, moveErr)
 		}
-		s.m.corrupt.Inc()
-		s.removed(s.total, dropCorrupt)
+		s.forsake()
 		st, err = openStore(ctx, &s.cfg)
 	}
 	if err != nil {
@@ -385,6 +393,7 @@ func (w *writer) gauges(ctx context.Context) {
 	}
 	s.m.oldestSeconds.Set(age)
 	w.oldest(ctx, s.st, state)
+	w.noteHeld()
 }
 
 // oldest notes what the limits have removed.
