@@ -61,6 +61,8 @@ type Road struct {
 	mu    sync.Mutex
 	free  []*Work
 	lanes map[string]*lane
+
+	newest atomic.Int64 // ns: the newest time that a line of any stream carried
 }
 
 // A lane is what the road keeps of one stream: it belongs to the goroutine that emits the stream.
@@ -121,6 +123,8 @@ func (r *Road) Emit(b *Block) error {
 		}
 	}
 	l.shown.Store(l.last)
+	for at := r.newest.Load(); l.last > at && !r.newest.CompareAndSwap(at, l.last); at = r.newest.Load() {
+	}
 	if b.Last {
 		r.mu.Lock()
 		delete(r.lanes, b.Stream.ID)
@@ -129,8 +133,13 @@ func (r *Road) Emit(b *Block) error {
 	return r.cfg.Take(w)
 }
 
-// Newest gives the time that the newest line of a stream carries, ns; false when none came or none told one.
+// Newest gives the time that the last line of a stream carried, or with "" the newest of all streams, ns; false when
+// none came or none told one.
 func (r *Road) Newest(streamID string) (ns int64, ok bool) {
+	if streamID == "" {
+		ns = r.newest.Load()
+		return ns, ns != 0
+	}
 	r.mu.Lock()
 	l := r.lanes[streamID]
 	r.mu.Unlock()

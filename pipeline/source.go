@@ -71,4 +71,6 @@ type InputState struct {
 	State       string // reading, idle, missing, unreadable, done
 	Err         string // why, in words, for unreadable
 	Lag         int64  // bytes known to be unread
+	Behind      bool   // a whole line is among them; half a line waits for its end
+	Stream      string // its ID, where it is one stream
 }

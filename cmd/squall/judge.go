@@ -13,6 +13,7 @@ import (
 	"github.com/squall-sre/squall/detectors"
 	"github.com/squall-sre/squall/detectors/pane"
 	"github.com/squall-sre/squall/pipeline"
+	"github.com/squall-sre/squall/pipeline/source"
 )
 
 // judge is the part that run and replay share: it takes work in, counts it into panes, lets the engine and the
@@ -55,7 +56,9 @@ type gap struct {
 // judgeMetrics counts what passed.
 type judgeMetrics struct {
 	lines, bytes, parsed, late *prometheus.CounterVec
+	joined, split              *prometheus.CounterVec
 	failed, lost               *prometheus.CounterVec
+	gaps, gapBytes             *prometheus.CounterVec
 	watermark                  prometheus.Gauge
 	panes                      prometheus.Counter
 }
@@ -67,12 +70,16 @@ func newJudgeMetrics(reg prometheus.Registerer) *judgeMetrics {
 		return c
 	}
 	m := &judgeMetrics{
-		lines:  counter("lines_read_total", "Physical log lines read.", "source"),
-		bytes:  counter("bytes_read_total", "Bytes of log lines read.", "source"),
-		parsed: counter("lines_parsed_total", "Lines that became a record, events, or were understood as neither.", "source"),
-		late:   counter("lines_late_total", "Lines whose pane was closed already: shipped, not detected.", "source"),
-		failed: counter("lines_failed_total", "Lines that fit no format, by reason: shipped, not detected.", "source", "reason"),
-		lost:   counter("lines_lost_total", "Lines, or gaps of unknown size, that are neither shipped nor spooled, by reason.", "source", "reason"),
+		lines:    counter("lines_read_total", "Physical log lines read.", "source"),
+		bytes:    counter("bytes_read_total", "Bytes of log lines read.", "source"),
+		parsed:   counter("lines_parsed_total", "Lines that became a record, events, or were understood as neither.", "source"),
+		late:     counter("lines_late_total", "Lines whose pane was closed already: shipped, not detected.", "source"),
+		failed:   counter("lines_failed_total", "Lines that fit no format, by reason: shipped, not detected.", "source", "reason"),
+		joined:   counter("lines_joined_total", "Physical lines that are a part of an entry which a later line completes.", "source"),
+		split:    counter("lines_split_total", "Entries beyond the first of a physical line, and those that were ended by no line.", "source"),
+		lost:     pipeline.LostLines(reg),
+		gaps:     counter("gaps_total", "Places where log lines were gone before they could be read, by reason.", "source", "reason"),
+		gapBytes: counter("gap_bytes_total", "Bytes that are gone in those gaps whose size is known, by reason.", "source", "reason"),
 		watermark: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "squall_watermark_timestamp_seconds", Help: "Event time up to which everything was evaluated.",
 		}),
@@ -93,12 +100,17 @@ func (j *judge) source(input string, lateness time.Duration) int {
 		if j.label != "" {
 			return n
 		}
-		for _, c := range []*prometheus.CounterVec{j.metrics.lines, j.metrics.bytes, j.metrics.parsed, j.metrics.late} {
+		for _, c := range []*prometheus.CounterVec{j.metrics.lines, j.metrics.bytes, j.metrics.parsed, j.metrics.late, j.metrics.joined, j.metrics.split} {
 			c.WithLabelValues(input)
 		}
 		for _, r := range pipeline.Reasons {
 			j.metrics.failed.WithLabelValues(input, string(r))
 		}
+		for _, r := range source.Skips {
+			j.metrics.gaps.WithLabelValues(input, r)
+			j.metrics.gapBytes.WithLabelValues(input, r)
+		}
+		j.metrics.lost.WithLabelValues(input, lostStalled)
 	}
 	return n
 }
@@ -144,6 +156,8 @@ func (j *judge) account(w *pipeline.Work) {
 	j.total.bytes += w.Bytes
 	j.metrics.lines.WithLabelValues(label).Add(float64(w.Batch.Lines))
 	j.metrics.bytes.WithLabelValues(label).Add(float64(w.Bytes))
+	j.metrics.joined.WithLabelValues(label).Add(float64(w.Joined))
+	j.metrics.split.WithLabelValues(label).Add(float64(w.Split))
 	j.metrics.parsed.WithLabelValues(label).Add(float64(parsed))
 	j.metrics.late.WithLabelValues(label).Add(float64(late))
 	for reason, n := range w.Failed {
@@ -176,7 +190,8 @@ func (j *judge) skip(w *pipeline.Work, s pipeline.Skip) {
 	}
 	j.panes.Gap(j.sources[w.Input], at)
 	j.gaps[w.Input] = max(j.gaps[w.Input], at)
-	j.metrics.lost.WithLabelValues(cmp.Or(j.label, w.Input), s.Reason).Inc()
+	j.metrics.gaps.WithLabelValues(cmp.Or(j.label, w.Input), s.Reason).Inc()
+	j.metrics.gapBytes.WithLabelValues(cmp.Or(j.label, w.Input), s.Reason).Add(float64(max(s.Bytes, 0)))
 	if len(j.total.gaps) < maxGaps {
 		g := gap{Input: w.Input, At: formatTime(at), Reason: s.Reason}
 		if s.Bytes != pipeline.Unknown {
@@ -195,12 +210,15 @@ func (j *judge) take(w *pipeline.Work) {
 	j.settle()
 }
 
+// lostStalled is why lines are lost that the spool did not take: it stood still and its queue was full.
+const lostStalled = "spool_stalled"
+
 func (j *judge) keep(w *pipeline.Work) {
 	if j.store == nil {
 		return
 	}
 	if err := j.store.Append(&w.Batch); err != nil {
-		j.metrics.lost.WithLabelValues(w.Input, "spool").Add(float64(len(w.Batch.Entries)))
+		j.metrics.lost.WithLabelValues(w.Input, lostStalled).Add(float64(len(w.Batch.Entries)))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"pgregory.net/rapid"
 
@@ -338,8 +339,8 @@ func (d *lives) run(t testing.TB, until int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{log: zap.NewNop(), store: store, outbox: outbox, stdin: d.stdin, stdout: io.Discard, reloads: make(chan chan error)}
-	service, err := s.build(ctx, d.config)
+	s := &server{log: zap.NewNop(), store: store, outbox: outbox, stdin: d.stdin, stdout: io.Discard, reloads: make(chan chan error), accounts: newAccounts(prometheus.NewRegistry())}
+	service, err := s.build(d.config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/alerts/notify"
 	"github.com/squall-sre/squall/pipeline"
+	"github.com/squall-sre/squall/pipeline/loki"
+	"github.com/squall-sre/squall/pipeline/source"
 	"github.com/squall-sre/squall/pipeline/spool"
 )
 
@@ -111,9 +113,9 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	}
 	s := &server{
 		options: o, load: load, log: log, store: store, outbox: outbox, unreadable: unreadable, stdin: stdin, stdout: stdout,
-		reloads: make(chan chan error),
+		reloads: make(chan chan error), accounts: newAccounts(process),
 	}
-	first, err := s.build(ctx, c)
+	first, err := s.build(c)
 	if err != nil {
 		return err
 	}
@@ -160,13 +162,14 @@ func closeSpool(store *spool.Spool, log *zap.Logger) {
 
 // server holds what outlives a reload, and the service of the configuration in effect.
 type server struct {
-	options runOptions
-	load    func() (*Config, error)
-	log     *zap.Logger
-	store   *spool.Spool
-	outbox  *notify.Outbox
-	stdin   io.Reader
-	stdout  io.Writer
+	options  runOptions
+	load     func() (*Config, error)
+	log      *zap.Logger
+	store    *spool.Spool
+	outbox   *notify.Outbox
+	accounts accounts
+	stdin    io.Reader
+	stdout   io.Writer
 
 	current  atomic.Pointer[service]
 	reloads  chan chan error
@@ -189,6 +192,19 @@ func newUnreadable(reg prometheus.Registerer) *prometheus.CounterVec {
 	}
 	reg.MustRegister(c)
 	return c
+}
+
+// accounts are the counters of lines, from reading to shipping: they go on over reloads, so that at any time
+//
+//	read + split + recovered = joined + shipped + refused + lost + waiting + kept + repeated
+type accounts struct {
+	judge   *judgeMetrics
+	sources *source.Metrics
+	loki    *loki.Metrics
+}
+
+func newAccounts(reg prometheus.Registerer) accounts {
+	return accounts{newJudgeMetrics(reg), source.NewMetrics(reg), loki.NewMetrics(reg)}
 }
 
 type reloadMetrics struct{ ok, at prometheus.Gauge }
@@ -230,11 +246,15 @@ func (s *server) run(ctx context.Context, system systemd) error {
 			if err == nil {
 				err = <-ended
 			}
+			d.abandon()
 			return err
 		}
 		stop()
 		if err := <-ended; err != nil {
 			s.log.Error("the service of the old configuration ended badly", zap.Error(err))
+		}
+		if next.shipper == nil {
+			d.abandon()
 		}
 		s.current.Store(next)
 		s.log.Info("configuration reloaded")
@@ -258,7 +278,7 @@ func (s *server) await(ctx context.Context, ended chan error, system systemd) (*
 			c, err := s.load()
 			var d *service
 			if err == nil {
-				d, err = s.build(ctx, c)
+				d, err = s.build(c)
 			}
 			s.reloaded.done(err)
 			if err == nil {

@@ -36,6 +36,7 @@ type service struct {
 	outbox     *notify.Outbox // the server's
 	dispatcher *notify.Dispatcher
 	shipper    *loki.Shipper // nil: no Loki is configured
+	shipping   *spool.Consumer
 	inputs     []*inputRoad
 	work       chan *pipeline.Work
 	ended      chan string // inputs that came to their end
@@ -72,7 +73,7 @@ type inputRoad struct {
 const keptResolved = 50
 
 // build makes a service of a configuration. All that can be wrong with it is found here.
-func (s *server) build(ctx context.Context, c *Config) (*service, error) {
+func (s *server) build(c *Config) (*service, error) {
 	if c.Fleet.NATS != "" {
 		s.log.Warn("fleet.nats is set, and this version does not merge windows over a fleet: this node detects alone")
 	}
@@ -85,12 +86,12 @@ func (s *server) build(ctx context.Context, c *Config) (*service, error) {
 	if d.judge, err = newJudge(c, reg, 0); err != nil {
 		return nil, err
 	}
-	d.judge.store, d.judge.settled, d.busy = s.store, d.settled, newBusyWorkers(reg)
+	d.judge.store, d.judge.settled, d.judge.metrics, d.busy = s.store, d.settled, s.accounts.judge, newBusyWorkers(reg)
 	if d.dispatcher, err = s.newDispatcher(c, reg); err != nil {
 		return nil, err
 	}
 	if c.Loki.URL != "" {
-		if d.shipper, err = s.newShipper(ctx, c, reg); err != nil {
+		if d.shipper, err = s.newShipper(c); err != nil {
 			return nil, err
 		}
 	}
@@ -117,17 +118,13 @@ func (s *server) newDispatcher(c *Config, reg prometheus.Registerer) (*notify.Di
 // lokiConsumer is the name under which the spool remembers what Loki has.
 const lokiConsumer = "loki"
 
-func (s *server) newShipper(ctx context.Context, c *Config, reg prometheus.Registerer) (*loki.Shipper, error) {
-	lines, err := s.store.Consumer(ctx, lokiConsumer)
-	if err != nil {
-		return nil, fmt.Errorf("read the spool: %w", err)
-	}
+func (s *server) newShipper(c *Config) (*loki.Shipper, error) {
 	var static []string
 	for _, sc := range c.Sources {
 		static = append(static, slices.Sorted(maps.Keys(sc.Labels))...)
 	}
 	return loki.New(c.Loki, loki.Deps{
-		Lines: lines, Static: static, Dir: c.Spool.Dir, Log: s.log.Named("loki"), Registerer: reg, Now: time.Now,
+		Static: static, Dir: c.Spool.Dir, Log: s.log.Named("loki"), Metrics: s.accounts.loki, Now: time.Now,
 	})
 }
 
@@ -140,10 +137,9 @@ func (s *server) buildInputs(d *service, c *Config, reg prometheus.Registerer) e
 	if err != nil {
 		return err
 	}
-	metrics := source.NewMetrics(reg)
 	for _, sc := range c.Sources {
 		src, err := source.New(sc.Kind.Decode, source.Runtime{
-			Name: sc.Name, Logger: s.log, Metrics: metrics, Now: time.Now, Stdin: s.stdin,
+			Name: sc.Name, Logger: s.log, Metrics: s.accounts.sources, Now: time.Now, Stdin: s.stdin,
 		})
 		if err != nil {
 			return fmt.Errorf("source %s: %w", sc.Name, err)
@@ -204,7 +200,9 @@ func (d *service) run(ctx context.Context, ready func()) error {
 	var senders sync.WaitGroup
 	senders.Go(func() { d.report("notifying", d.dispatcher.Run(sending)) })
 	if d.shipper != nil {
-		senders.Go(func() { d.report("shipping", d.shipper.Run(sending)) })
+		opened := make(chan struct{})
+		senders.Go(func() { d.report("shipping", d.ship(sending, opened)) })
+		<-opened
 	}
 	saved := make(chan struct{})
 	go func() { defer close(saved); d.save() }()
@@ -224,6 +222,34 @@ func (d *service) run(ctx context.Context, ready func()) error {
 	err = errors.Join(err, d.flush()) // the next service's sources begin where the spool ends
 	senders.Wait()
 	return err
+}
+
+// ship brings lines to Loki until ctx ends. opened is closed when the spool was asked for them: what is stored later
+// waits for Loki.
+func (d *service) ship(ctx context.Context, opened chan<- struct{}) error {
+	asked := sync.OnceFunc(func() { close(opened) })
+	defer asked()
+	for {
+		lines, err := d.store.Consumer(ctx, lokiConsumer)
+		asked()
+		if err == nil {
+			d.shipping = lines
+			return d.shipper.Run(ctx, lines)
+		}
+		d.log.Warn("what Loki has is not known yet, trying on", zap.Error(err))
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// abandon gives up what the service holds of the spool, when no service comes that ships on.
+func (d *service) abandon() {
+	if d.shipping != nil {
+		d.shipping.Close()
+	}
 }
 
 // report tells of a part that ended before its time: detection goes on without it.

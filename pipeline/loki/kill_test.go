@@ -28,9 +28,9 @@ func shipForEver(dir, url string) {
 	fail(err)
 	cfg := quick(url)
 	cfg.BatchSize = 8 << 10
-	sh, err := New(cfg, Deps{Lines: lines, Dir: dir})
+	sh, err := New(cfg, Deps{Dir: dir})
 	fail(err)
-	go func() { fail(sh.Run(ctx)) }()
+	go func() { fail(sh.Run(ctx, lines)) }()
 	for at, _ := s.Position("a"); ; at += 100 {
 		b := logged("a", at, 100)
 		for i := range b.Entries { // equal lines at one time, which are kept apart in a way that must not change

@@ -5,7 +5,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-type metrics struct {
+// Metrics are the counters of shipping. They outlive a Shipper: after a reload another one counts on.
+type Metrics struct {
 	shipped                      prometheus.Counter
 	deadLetters, deadLettersLost prometheus.Counter
 	refused, retries             *prometheus.CounterVec
@@ -13,7 +14,8 @@ type metrics struct {
 	aside, pushBytes, backlog    prometheus.Gauge
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+// NewMetrics registers the metrics of this package.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
 		return f.NewCounter(prometheus.CounterOpts{Name: "squall_" + name, Help: help})
@@ -24,7 +26,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return f.NewGauge(prometheus.GaugeOpts{Name: "squall_loki_" + name, Help: help})
 	}
-	m := &metrics{
+	m := &Metrics{
 		shipped:         counter("lines_shipped_total", "Lines that Loki has."),
 		refused:         vec("lines_refused_total", "Lines that Loki refused, by reason.", "reason"),
 		deadLetters:     counter("loki_dead_letters_total", "Refused lines written to the dead-letter file."),

@@ -12,7 +12,6 @@ import (
 
 	"github.com/grafana/loki-client-go/pkg/backoff"
 	"github.com/grafana/loki/pkg/push"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/squall-sre/squall/pipeline"
@@ -28,13 +27,12 @@ const (
 
 // Deps is what a Shipper is given.
 type Deps struct {
-	Lines  pipeline.Deliveries
 	Static []string // names of labels that sources set
 	Dir    string   // where dead-letter.jsonl is written, and what is known of the server
 
-	Log        *zap.Logger           // default: none
-	Registerer prometheus.Registerer // default: none
-	Now        func() time.Time      // default: time.Now
+	Log     *zap.Logger      // default: none
+	Metrics *Metrics         // default: none are exported
+	Now     func() time.Time // default: time.Now
 }
 
 // A Shipper brings stored lines to Loki, one request at a time.
@@ -44,7 +42,7 @@ type Shipper struct {
 	url     string
 	client  *http.Client
 	labeler *labeler
-	m       *metrics
+	m       *Metrics
 	dead    deadLetters
 
 	size    int       // bytes of a push; shrinks to what the server takes, and grows again
@@ -79,22 +77,27 @@ func New(cfg Config, deps Deps) (*Shipper, error) {
 	if deps.Log == nil {
 		deps.Log = zap.NewNop()
 	}
+	if deps.Metrics == nil {
+		deps.Metrics = NewMetrics(nil)
+	}
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
 	s := &Shipper{
-		cfg: cfg, deps: deps, url: url, client: client, labeler: newLabeler(&cfg), m: newMetrics(deps.Registerer),
+		cfg: cfg, deps: deps, url: url, client: client, labeler: newLabeler(&cfg), m: deps.Metrics,
 		dead: deadLetters{filepath.Join(deps.Dir, "dead-letter.jsonl")}, size: int(cfg.BatchSize),
-		serverPath: filepath.Join(deps.Dir, "loki-server.json"), fresh: &lane{lines: deps.Lines},
-		streams: map[string]known{}, shouted: map[string]time.Time{},
+		serverPath: filepath.Join(deps.Dir, "loki-server.json"),
+		streams:    map[string]known{}, shouted: map[string]time.Time{},
 	}
 	s.m.pushBytes.Set(float64(s.size))
 	s.loadServer()
 	return s, nil
 }
 
-// Run ships until ctx ends, and then ends at once; what Loki has not confirmed is shipped after the next start.
-func (s *Shipper) Run(ctx context.Context) error {
+// Run ships lines until ctx ends, and then ends at once; what Loki has not confirmed is shipped after the next start.
+// It is called once.
+func (s *Shipper) Run(ctx context.Context, lines pipeline.Deliveries) error {
+	s.fresh = &lane{lines: lines}
 	defer s.client.CloseIdleConnections()
 	pause := backoff.New(ctx, s.cfg.Backoff)
 	for ctx.Err() == nil {

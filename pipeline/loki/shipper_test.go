@@ -60,7 +60,7 @@ type setup struct {
 func start(t *testing.T, dir string, cfg Config, change ...func(*setup)) *rig {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	with := setup{spool.Config{Dir: dir, Registerer: reg}, Deps{Dir: dir, Registerer: reg}}
+	with := setup{spool.Config{Dir: dir, Registerer: reg}, Deps{Dir: dir, Metrics: NewMetrics(reg)}}
 	for _, c := range change {
 		c(&with)
 	}
@@ -72,7 +72,6 @@ func start(t *testing.T, dir string, cfg Config, change ...func(*setup)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	with.deps.Lines = lines
 	sh, err := New(cfg, with.deps)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +80,7 @@ func start(t *testing.T, dir string, cfg Config, change ...func(*setup)) *rig {
 	r.before = r.sum("squall_spool_waiting_lines")
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- sh.Run(ctx) }()
+	go func() { ended <- sh.Run(ctx, lines) }()
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		select {

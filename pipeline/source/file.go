@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -193,22 +194,9 @@ func (f *files) release() {
 
 // States implements Source.
 func (f *files) States() []pipeline.InputState {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var states []pipeline.InputState
-	for _, path := range slices.Sorted(maps.Keys(f.paths)) {
-		p := f.paths[path]
-		s := pipeline.InputState{Input: f.cfg.Name, Path: path, State: p.state, Err: p.err}
-		if g := p.gen; g != nil && p.err == "" {
-			s = f.stateOf(g)
-			s.Path = path
-		}
-		states = append(states, s)
-	}
-	for g := range f.gens {
-		if !g.current {
-			states = append(states, f.stateOf(g))
-		}
+	states, unread := f.statesNow()
+	for i, u := range unread {
+		states[i].Behind = u.whole()
 	}
 	slices.SortStableFunc(states, func(a, b pipeline.InputState) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.State, b.State), cmp.Compare(a.Lag, b.Lag))
@@ -216,8 +204,51 @@ func (f *files) States() []pipeline.InputState {
 	return states
 }
 
+// statesNow gives the states, and what of each is unread.
+func (f *files) statesNow() (states []pipeline.InputState, unread []unreadPart) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, path := range slices.Sorted(maps.Keys(f.paths)) {
+		p := f.paths[path]
+		s, u := pipeline.InputState{Input: f.cfg.Name, Path: path, State: p.state, Err: p.err}, unreadPart{}
+		if g := p.gen; g != nil && p.err == "" {
+			s = f.stateOf(g)
+			s.Path = path
+			u = unreadPart{g.file, g.size - s.Lag, s.Lag}
+		}
+		states, unread = append(states, s), append(unread, u)
+	}
+	for g := range f.gens {
+		if !g.current {
+			s := f.stateOf(g)
+			states, unread = append(states, s), append(unread, unreadPart{g.file, g.size - s.Lag, s.Lag})
+		}
+	}
+	return states, unread
+}
+
+// unreadPart is the end of a file. It is looked at without files.mu: a slow disk must not keep a rotation from being
+// seen.
+type unreadPart struct {
+	file         *os.File
+	from, length int64 // bytes
+}
+
+// whole tells whether there is a whole line, as far as can be seen.
+func (u unreadPart) whole() bool {
+	if u.file == nil || u.length <= 0 || u.length >= pipeline.MaxLine {
+		return u.length > 0
+	}
+	rest := make([]byte, u.length)
+	n, err := u.file.ReadAt(rest, u.from)
+	return err != nil && n == 0 || bytes.IndexByte(rest[:n], '\n') >= 0
+}
+
 func (f *files) stateOf(g *generation) pipeline.InputState {
 	s := pipeline.InputState{Input: f.cfg.Name, Path: g.path, State: "idle", Lag: g.lag()}
+	if stream := g.shown.Load(); stream != nil {
+		s.Stream = stream.ID
+	}
 	switch {
 	case g.failed != "":
 		s.State, s.Err = "unreadable", g.failed

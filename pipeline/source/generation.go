@@ -71,7 +71,13 @@ type generation struct {
 	failed   string // why it cannot be read, in words
 	retry    time.Time
 
-	done atomic.Int64 // off, for those who do not own it
+	done  atomic.Int64                    // off, for those who do not own it
+	shown atomic.Pointer[pipeline.Stream] // stream, for the same
+}
+
+func (g *generation) set(s *pipeline.Stream) {
+	g.stream = s
+	g.shown.Store(s)
 }
 
 // A truncation is what is known of the end of a generation that was written over.

@@ -344,7 +344,7 @@ func (f *files) identify(g *generation, final bool) {
 	}
 	g.nth = next
 	g.resumeAt(off)
-	g.stream = f.newStream(g.path, id)
+	g.set(f.newStream(g.path, id))
 }
 
 // movedDevice finds the stream of a generation whose device has another number since the machine booted.

@@ -268,7 +268,7 @@ func (f *files) takeUp(path string, s sibling, hash uint64, prev *generation, id
 			id = streamID(s.id, hash, 0)
 		}
 		g = &generation{pack: file, id: s.id, path: s.path, size: s.size, turned: -1, hash: hash, off: off}
-		g.stream = f.newStream(s.path, id)
+		g.set(f.newStream(s.path, id))
 		f.add(g)
 	} else {
 		opened, fresh, err := f.take(s.path, file)
@@ -277,7 +277,7 @@ func (f *files) takeUp(path string, s sibling, hash uint64, prev *generation, id
 		}
 		g = opened
 		if id != "" && g.stream != nil && off <= g.size {
-			g.stream = f.newStream(s.path, id)
+			g.set(f.newStream(s.path, id))
 			g.resumeAt(off)
 		}
 	}
