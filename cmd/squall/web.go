@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/pipeline"
@@ -53,6 +54,8 @@ const (
 	webIdleTimeout   = time.Minute
 	webMaxHeader     = 16 << 10 // bytes
 	webMaxBody       = 64 << 10 // bytes
+
+	webMaxConnections = 256 // more wait in the kernel until one of these ends
 	webGrace         = 5 * time.Second
 	profileMax       = 2 * time.Minute
 )
@@ -73,7 +76,7 @@ func newWebServer(c webServerConfig) (*webServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("web.listen: %w", err)
 	}
-	return &webServer{webServerConfig: c, listener: l, server: newHTTPServer(c)}, nil
+	return &webServer{webServerConfig: c, listener: netutil.LimitListener(l, webMaxConnections), server: newHTTPServer(c)}, nil
 }
 
 func newHTTPServer(c webServerConfig) *http.Server {
