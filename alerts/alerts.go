@@ -76,6 +76,7 @@ type Alert struct {
 	Cause       Cause
 	Advice      []Advice
 	Incident    *Incident          // that it is a part of; nil: none is known
+	Coverage    Coverage           // what its evidence rests on
 	Evidence    detectors.Evidence // of the last window; of the whole incident when resolved
 	Annotations map[string]string  // rendered: summary, description, cause, evidence, advice, runbook, loki_query, …
 }

@@ -360,7 +360,7 @@ func TestJSONContract(t *testing.T) {
 	if err := json.Unmarshal(line, &keys); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"at", "alert", "state", "severity", "labels", "starts_at", "ends_at", "value", "threshold", "cause", "incident", "evidence", "advice"} {
+	for _, key := range []string{"at", "alert", "state", "severity", "labels", "starts_at", "ends_at", "value", "threshold", "cause", "incident", "coverage", "evidence", "advice"} {
 		if keys[key] == nil {
 			t.Errorf("%s is missing", key)
 		}

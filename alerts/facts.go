@@ -29,6 +29,7 @@ type facts struct {
 	seen     map[string]*detectors.Detection
 	coverage pane.Coverage
 	gaps     []string // sources that lost lines, sorted
+	quiet    []detectors.Silence
 	controls []string // what the site has in place
 
 	head, flood, self, restart, sat   *detectors.Evidence
@@ -97,6 +98,12 @@ func (f *facts) lossy() []string {
 	for _, s := range f.gaps {
 		missing = append(missing, "the lines that "+s+" lost in the window")
 	}
+	site := f.alert.Labels.Get("site")
+	for _, q := range f.quiet {
+		if site == "" || slices.Contains(q.Sites, site) {
+			missing = append(missing, "the requests of "+q.Source+" "+during(q.From, q.To)+": it told of none")
+		}
+	}
 	c := &f.coverage
 	if c.Gaps > 0 && len(f.gaps) == 0 {
 		missing = append(missing, "lines that were lost in the window")
@@ -111,6 +118,14 @@ func (f *facts) lossy() []string {
 		missing = append(missing, fmt.Sprintf("%d events over the limit", c.EventsDropped))
 	}
 	return missing
+}
+
+// during writes a span of time; one that lasts has no end.
+func during(from, to int64) string {
+	if to == 0 {
+		return "from " + stamp(from) + " on"
+	}
+	return "from " + stamp(from) + " to " + stamp(to)
 }
 
 // control returns which of the named controls the site has in place, "" for none.

@@ -30,6 +30,8 @@ type incident struct {
 	Parts map[string]*part                // by detectionKey
 	Gaps  []string                        // sources that lost lines meanwhile, sorted
 	Rests pane.Coverage                   // what the panes of the incident rest on
+	Heard map[string]uint64               // requests by source: what was read
+	Quiet []detectors.Silence             // sources that fell silent meanwhile, by source and time
 }
 
 // part is what one detection of an incident amounts to.
@@ -42,7 +44,9 @@ type part struct {
 }
 
 // absorb adds what one pane found.
-func (in *incident) absorb(g *group, gaps []string, rests *pane.Coverage) {
+func (in *incident) absorb(g *group, r *detectors.Result) {
+	gaps, rests := r.GapSources, &r.Coverage
+	in.listen(r)
 	c := &in.Rests
 	c.Lines, c.Late, c.Gaps, c.Dropped = c.Lines+rests.Lines, c.Late+rests.Late, c.Gaps+rests.Gaps, c.Dropped+rests.Dropped
 	c.EventsDropped, c.SitesFolded = c.EventsDropped+rests.EventsDropped, c.SitesFolded+rests.SitesFolded
@@ -75,6 +79,29 @@ func (in *incident) absorb(g *group, gaps []string, rests *pane.Coverage) {
 	for _, s := range gaps {
 		if i, known := slices.BinarySearch(in.Gaps, s); !known && len(in.Gaps) < maxGaps {
 			in.Gaps = slices.Insert(in.Gaps, i, cut(s, maxText))
+		}
+	}
+}
+
+// listen adds which sources told of requests in a pane, and which were silent.
+func (in *incident) listen(r *detectors.Result) {
+	if in.Heard == nil {
+		in.Heard = map[string]uint64{}
+	}
+	for name, h := range r.Heard {
+		if _, known := in.Heard[name]; known || len(in.Heard) < maxParts {
+			in.Heard[name] += h.Records
+		}
+	}
+	for _, s := range r.Silences {
+		i, known := slices.BinarySearchFunc(in.Quiet, s, func(a, b detectors.Silence) int {
+			return cmp.Or(strings.Compare(a.Source, b.Source), cmp.Compare(a.From, b.From))
+		})
+		switch {
+		case known:
+			in.Quiet[i] = s
+		case len(in.Quiet) < maxGaps:
+			in.Quiet = slices.Insert(in.Quiet, i, s)
 		}
 	}
 }

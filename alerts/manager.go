@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/squall-sre/squall/detectors"
-	"github.com/squall-sre/squall/detectors/pane"
 )
 
 // Config is what a Manager is made of.
@@ -53,13 +52,12 @@ type Manager struct {
 	maxWithin   int64
 	metrics     *metrics
 
-	at       int64                           // ns: the end of the last pane evaluated
-	recent   map[string]*detectors.Detection // over, but within some rule's within; by detectionKey
-	wide     map[string]*detectors.Detection // active, of no site, by detector
-	tracked  map[string]*tracked             // by trackKey
-	coverage pane.Coverage
-	gaps     []string
-	orphans  []Alert // fire, but no rule of now makes them: they end with the next evaluation
+	at      int64                           // ns: the end of the last pane evaluated
+	recent  map[string]*detectors.Detection // over, but within some rule's within; by detectionKey
+	wide    map[string]*detectors.Detection // active, of no site, by detector
+	tracked map[string]*tracked             // by trackKey
+	pane    *detectors.Result               // that is being evaluated
+	orphans []Alert                         // fire, but no rule of now makes them: they end with the next evaluation
 }
 
 // tracked is the state of one rule for one set of by-values. It lives while a detection that the rule reads does.
@@ -138,7 +136,7 @@ func (m *Manager) Evaluate(r *detectors.Result) []Alert {
 	}
 	gap := m.at > 0 && r.At-m.at > maxGap
 	previous := m.at
-	m.at, m.coverage, m.gaps = r.At, r.Coverage, r.GapSources
+	m.at, m.pane = r.At, r
 	actives, ended := cleanAll(r.Detections), m.remember(r)
 	m.incidents.observe(r.At, actives, ended)
 	m.wide = clusterWide(actives)
@@ -267,7 +265,7 @@ func (m *Manager) step(r *rule, g *group, previous int64, gap bool) []Alert {
 		t = &tracked{rule: r, labels: g.labels}
 	}
 	if t.pending || t.firing {
-		t.incident.absorb(g, m.gaps, &m.coverage)
+		t.incident.absorb(g, m.pane)
 	}
 	condition := r.when
 	if t.firing {
@@ -305,7 +303,7 @@ func (m *Manager) stepPending(t *tracked, g *group, gap bool) []Alert {
 	if !t.pending || gap {
 		t.pending, t.since = true, m.at
 		t.incident = incident{}
-		t.incident.absorb(g, m.gaps, &m.coverage)
+		t.incident.absorb(g, m.pane)
 	}
 	if m.at-t.since < int64(t.rule.For) {
 		return nil
@@ -392,7 +390,7 @@ func (m *Manager) resolved(t *tracked, a Alert, end int64) Alert {
 func (m *Manager) explain(t *tracked, a *Alert) {
 	a.Detectors = t.incident.detectors(t.rule.reads)
 	f := &facts{
-		alert: a, seen: t.incident.Seen, coverage: t.incident.Rests, gaps: t.incident.Gaps,
+		alert: a, seen: t.incident.Seen, coverage: t.incident.Rests, gaps: t.incident.Gaps, quiet: t.incident.Quiet,
 		controls: m.site(t.labels.Get("site")).Controls,
 	}
 	if d := t.incident.primary(t.rule.reads); d != nil {
@@ -400,7 +398,7 @@ func (m *Manager) explain(t *tracked, a *Alert) {
 			t.within = in
 		}
 	}
-	a.Incident = t.within
+	a.Incident, a.Coverage = t.within, t.incident.covered()
 	f.prepare()
 	a.Cause = m.sent(t, f.cause())
 	a.Advice = f.advice()

@@ -27,6 +27,7 @@ type alertLine struct {
 	Threshold  detectors.Num      `json:"threshold"`
 	Cause      Cause              `json:"cause"`
 	Incident   *incidentLine      `json:"incident,omitempty"`
+	Coverage   coverageLine       `json:"coverage"`
 	Evidence   detectors.Evidence `json:"evidence"`
 	Advice     []Advice           `json:"advice"`
 }
@@ -74,7 +75,7 @@ func AppendJSON(dst []byte, a *Alert) []byte {
 	line := alertLine{
 		At: stamp(a.At), Alert: a.Name, State: a.State, Suppressed: a.Suppressed, Severity: a.Severity, Labels: labelMap(a.Labels),
 		StartsAt: stamp(a.StartsAt), Value: detectors.N(a.Value), Threshold: detectors.N(a.Threshold),
-		Cause: a.Cause, Evidence: a.Evidence, Advice: a.Advice, Incident: a.Incident.line(),
+		Cause: a.Cause, Evidence: a.Evidence, Advice: a.Advice, Incident: a.Incident.line(), Coverage: a.Coverage.line(),
 	}
 	if line.Advice == nil {
 		line.Advice = []Advice{}

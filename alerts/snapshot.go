@@ -57,6 +57,8 @@ type storedAlert struct {
 	Parts map[string]storedPart `json:"parts,omitempty"`
 	Gaps  []string              `json:"gaps,omitempty"`
 	Rests pane.Coverage         `json:"rests_on"`
+	Heard map[string]uint64     `json:"heard,omitempty"`
+	Quiet []detectors.Silence   `json:"quiet,omitempty"`
 
 	LastAt    int64          `json:"last_at"`
 	Value     float64        `json:"value"`
@@ -181,7 +183,7 @@ func (m *Manager) loadTracked(st *storedAlert) *tracked {
 	if !slices.Equal(t.labels, project(t.labels, t.rule.By)) || !slices.Equal(t.identity(), detectors.Labels(st.Identity)) {
 		return nil
 	}
-	t.incident = incident{Seen: map[string]*detectors.Detection{}, Parts: map[string]*part{}, Gaps: st.Gaps, Rests: st.Rests}
+	t.incident = incident{Seen: map[string]*detectors.Detection{}, Parts: map[string]*part{}, Gaps: st.Gaps, Rests: st.Rests, Heard: st.Heard, Quiet: st.Quiet}
 	for j := range st.Seen {
 		d := loadDetection(&st.Seen[j])
 		t.incident.Seen[d.Detector] = d
@@ -203,7 +205,8 @@ func storeTracked(t *tracked) storedAlert {
 		Rule: t.rule.Name, Labels: t.labels, Pending: t.pending, Firing: t.firing, Since: t.since, FiredAt: t.firedAt,
 		StartsAt: t.startsAt, OverAt: t.overAt, Ended: t.ended, Severity: t.severity, Identity: t.identity(),
 		Suppressed: t.suppressed, WindowOver: t.windowOver,
-		Gaps: t.incident.Gaps, Rests: t.incident.Rests, LastAt: t.last.At, Value: t.last.Value, Threshold: t.last.Threshold,
+		Gaps: t.incident.Gaps, Rests: t.incident.Rests, Heard: t.incident.Heard, Quiet: t.incident.Quiet,
+		LastAt: t.last.At, Value: t.last.Value, Threshold: t.last.Threshold,
 		Detectors: t.last.Detectors, Evidence: storeEvidence(t.last.Evidence), Within: t.within,
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.incident.Seen)) {

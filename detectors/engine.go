@@ -50,6 +50,7 @@ type Engine struct {
 	episodes  map[episodeKey]*episode
 	incidents map[string]*pane.Pane // by site ("" for the cluster): the merged panes since its first episode began
 	baselines *Baselines
+	listener  *listener
 	onsets    map[episodeKey][]int64 // of the last episodes, oldest first
 	learning  []lesson               // panes that will be learned when they have left the window without trouble
 	at        int64                  // ns: the end of the last evaluated pane
@@ -96,7 +97,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 		pane: int64(cfg.Pane), cluster: cfg.Cluster, pool: cfg.Pool,
 		controls: cfg.Controls, deps: cfg.Dependencies,
 		episodes: map[episodeKey]*episode{}, incidents: map[string]*pane.Pane{}, baselines: newBaselines(),
-		onsets: map[episodeKey][]int64{},
+		onsets: map[episodeKey][]int64{}, listener: newListener(),
 	}
 	if e.controls == nil {
 		e.controls = func(string) []Control { return nil }
@@ -193,9 +194,10 @@ func (r *runner) variants(sites []string, judge func(d Detector, sites []string)
 func (e *Engine) Close(p *pane.Pane) *Result {
 	e.at = p.End
 	e.push(p)
+	e.listener.hear(p, e.keep)
 	views := map[viewKey]*pane.Pane{}
 	seen := map[episodeKey]bool{}
-	res := &Result{At: p.End, Coverage: p.Coverage}
+	res := &Result{At: p.End, Coverage: p.Coverage, Heard: p.Heard, Silences: e.listener.silences()}
 	names := e.siteNames()
 	for _, r := range e.detectors {
 		r.variants(names, func(d Detector, sites []string) {

@@ -16,7 +16,9 @@ type Result struct {
 	Changes    []Detection // those that became active or were over in this pane, in the same order
 	Coverage   pane.Coverage
 	GapSources []string // sources with lost lines in the window, sorted
-	Busy       []Busy   // of the busiest sites in the last minute, sorted by site
+	Heard      map[string]*pane.Heard
+	Silences   []Silence // that last, or were over within the longest window
+	Busy       []Busy    // of the busiest sites in the last minute, sorted by site
 }
 
 // Busy is the mean number of busy workers of a site's origin, as an interval.

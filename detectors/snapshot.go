@@ -18,6 +18,8 @@ type snapshot struct {
 	Wrong     map[int64][]string // by the start of a pane that waits to be learned
 	Baselines *Baselines
 	Onsets    []savedOnsets
+	Listening map[string]*listening
+	Silences  []Silence // over
 }
 
 type savedEpisode struct {
@@ -34,7 +36,10 @@ type savedOnsets struct {
 // Snapshot encodes the engine's state as of the last closed pane. It is read back by Restore of the same
 // version and configuration.
 func (e *Engine) Snapshot() ([]byte, error) {
-	s := snapshot{At: e.at, Incidents: map[string]int64{}, Wrong: map[int64][]string{}, Baselines: e.baselines}
+	s := snapshot{
+		At: e.at, Incidents: map[string]int64{}, Wrong: map[int64][]string{}, Baselines: e.baselines,
+		Listening: e.listener.sources, Silences: e.listener.over,
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(e.episodes), compareEpisodes) {
 		s.Episodes = append(s.Episodes, savedEpisode{e.episodes[key].detection, e.episodes[key].worst})
 	}
@@ -64,6 +69,9 @@ func (e *Engine) Restore(data []byte) (at, from int64, err error) {
 	e.at, e.wrong = s.At, s.Wrong
 	if s.Baselines != nil && s.Baselines.Sites != nil {
 		e.baselines = s.Baselines
+	}
+	if s.Listening != nil {
+		e.listener.sources, e.listener.over = s.Listening, s.Silences
 	}
 	for _, saved := range s.Onsets {
 		e.onsets[episodeKey{saved.Detector, saved.Labels}] = saved.Onsets

@@ -10,6 +10,8 @@ import (
 	"maps"
 	"math"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -90,6 +92,7 @@ func (r *replayer) blind() error {
 // A track is one file on its way through the road.
 type track struct {
 	path     string
+	log      string        // the log that the file is a part of
 	first    int64         // ns: the time of its first line; the least int64 where it has none or no order
 	lateness time.Duration // how far behind its newest line a line may come
 	slot     int           // the assembler's source
@@ -134,6 +137,9 @@ func (r *replayer) run(ctx context.Context, paths []string, stdin io.Reader) err
 // a month of five-minute objects needs no month of descriptors.
 func (r *replayer) merge(ctx context.Context, g *errgroup.Group, tracks []*track, stdin io.Reader) error {
 	r.waiting = r.judge.source("", 0)
+	for _, t := range tracks {
+		r.judge.panes.Await(t.log, 1)
+	}
 	var active []*track
 	for {
 		for len(tracks) > 0 && (len(active) == 0 || tracks[0].first <= active[0].at()) {
@@ -176,11 +182,11 @@ func (r *replayer) await(tracks []*track) {
 func (r *replayer) start(ctx context.Context, g *errgroup.Group, t *track, stdin io.Reader) {
 	if n := len(r.slots); n > 0 {
 		t.slot, r.slots = r.slots[n-1], r.slots[:n-1]
-		r.judge.panes.Reuse(t.slot, t.lateness)
-		r.judge.sources[t.path] = t.slot
+		r.judge.panes.Reuse(t.slot, t.log, t.lateness)
 	} else {
-		t.slot = r.judge.source(t.path, t.lateness)
+		t.slot = r.judge.panes.Source(t.log, t.lateness)
 	}
+	r.judge.sources[t.path] = t.slot
 	t.work = make(chan *pipeline.Work, 2)
 	g.Go(func() error {
 		defer close(t.work)
@@ -252,7 +258,7 @@ func (r *replayer) peek(ctx context.Context, files []string) ([]*track, error) {
 	seen := map[objectID]string{}
 	var tracks []*track
 	for _, path := range files {
-		t := &track{path: path, first: math.MinInt64, lateness: defaultLateness}
+		t := &track{path: path, log: logOf(path), first: math.MinInt64, lateness: defaultLateness}
 		if path != "-" {
 			id, err := identify(path)
 			if err != nil {
@@ -276,6 +282,18 @@ func (r *replayer) peek(ctx context.Context, files []string) ([]*track, error) {
 	}
 	slices.SortStableFunc(tracks, func(a, b *track) int { return cmp.Compare(a.first, b.first) })
 	return tracks, nil
+}
+
+// rotation is what logrotate, and whoever packs, put behind a log's name.
+var rotation = regexp.MustCompile(`(?:[.-]\d{1,4}|[.-]\d{8}(?:[.-]\d+)?)?(?:\.(?:gz|zst|bz2))?$`)
+
+// logOf is the name of the log that a file is a part of: a rotated file and the one that replaced it are one log.
+func logOf(path string) string {
+	if path == "-" {
+		return "standard input"
+	}
+	base := filepath.Base(path)
+	return cmp.Or(base[:rotation.FindStringIndex(base)[0]], base)
 }
 
 var errPeeked = errors.New("enough was seen")
@@ -321,6 +339,9 @@ func (r *replayer) peekInto(ctx context.Context, t *track) error {
 	}
 	if d, ok := latenessOfFormat[name]; ok {
 		t.lateness = d
+	}
+	if latenessOfFormat[name] == lateDelivery { // one log in many objects, whose names tell of nodes and times
+		t.log = name
 	}
 	if unordered[name] {
 		t.first, t.lateness = math.MinInt64, math.MaxInt64/4

@@ -79,6 +79,8 @@ type Assembler struct {
 	pending Coverage // of lines without a pane: goes to the next one handed out
 	indexes []map[place]slot
 	client  [64]byte // scratch for an address as text
+	tellers []teller
+	names   map[string]int // of tellers
 }
 
 // NewAssembler returns an Assembler without sources.
@@ -86,16 +88,23 @@ func NewAssembler(cfg Config) *Assembler {
 	cfg.fill()
 	return &Assembler{
 		cfg: cfg, length: int64(cfg.Pane), frontier: noTime,
-		marks: watermark{holder: -1, at: noTime}, open: map[int64]*openPane{},
+		marks: watermark{holder: -1, at: noTime}, open: map[int64]*openPane{}, names: map[string]int{},
 	}
 }
 
 // Source adds a source whose lines come at most lateness out of order, and returns its number. It holds the
-// watermark back until it has had lines (three, unless Observe tells more), is Idle or is Done.
+// watermark back until it has had lines (three, unless Observe tells more), is Idle or is Done. The files of one log
+// have one name; what has none is not listened to.
 func (a *Assembler) Source(name string, lateness time.Duration) int {
-	a.marks.clocks = append(a.marks.clocks, clock{name: name, lateness: int64(max(lateness, 0)), newest: noTime})
+	a.marks.clocks = append(a.marks.clocks, a.newClock(name, lateness))
 	a.marks.settle()
 	return len(a.marks.clocks) - 1
+}
+
+func (a *Assembler) newClock(name string, lateness time.Duration) clock {
+	i := a.tell(name)
+	a.tellers[i].awaited = max(a.tellers[i].awaited-1, 0)
+	return clock{teller: i, lateness: int64(max(lateness, 0)), newest: noTime}
 }
 
 // Add counts a Record in the pane of its End; without one, in that of the newest line of its source. It
@@ -106,7 +115,7 @@ func (a *Assembler) Add(src int, r *pipeline.Record) (late bool) {
 	o, late := a.paneOf(t)
 	if o != nil {
 		o.pane.Coverage.Lines++
-		a.count(o, r)
+		a.count(o, src, r)
 	}
 	return late
 }
@@ -158,13 +167,15 @@ func (a *Assembler) Idle(src int, idle bool) {
 
 // Done tells that a source has come to its end.
 func (a *Assembler) Done(src int) {
-	a.marks.clocks[src].done = true
+	c := &a.marks.clocks[src]
+	c.done = true
+	a.tellers[c.teller].last = max(a.tellers[c.teller].last, c.newest)
 	a.settle()
 }
 
 // Reuse gives the number of a source that is Done to a new one, so that a replay of many files needs few.
-func (a *Assembler) Reuse(src int, lateness time.Duration) {
-	a.marks.clocks[src] = clock{name: a.marks.clocks[src].name, lateness: int64(max(lateness, 0)), newest: noTime}
+func (a *Assembler) Reuse(src int, name string, lateness time.Duration) {
+	a.marks.clocks[src] = a.newClock(name, lateness)
 	a.settle()
 }
 
@@ -184,7 +195,7 @@ func (a *Assembler) Watermark() int64 { return a.marks.at }
 func (a *Assembler) Holder() (src int, ok bool) { return a.marks.holder, a.marks.holder >= 0 }
 
 // SourceName is the name that was given to Source.
-func (a *Assembler) SourceName(src int) string { return a.marks.clocks[src].name }
+func (a *Assembler) SourceName(src int) string { return a.tellers[a.marks.clocks[src].teller].name }
 
 // Open is how many panes wait for the watermark. Over MaxOpen those farthest ahead are dropped and counted.
 func (a *Assembler) Open() int { return len(a.open) }
@@ -223,7 +234,7 @@ func (a *Assembler) Next() *Pane {
 	a.next += a.length
 	if o == nil {
 		a.empty++
-		return a.finish(&Pane{Start: start, End: a.next, Sites: map[string]*Site{}})
+		return a.finish(&Pane{Start: start, End: a.next, Sites: map[string]*Site{}}, nil)
 	}
 	a.empty = 0
 	delete(a.open, start)
@@ -236,13 +247,14 @@ func (a *Assembler) Next() *Pane {
 		clear(o.index)
 		a.indexes = append(a.indexes, o.index)
 	}
-	return a.finish(o.pane)
+	return a.finish(o.pane, o.heard)
 }
 
 // finish brings a pane into its final, canonical form.
-func (a *Assembler) finish(p *Pane) *Pane {
+func (a *Assembler) finish(p *Pane, heard []uint64) *Pane {
 	p.Coverage.add(&a.pending)
 	a.pending = Coverage{}
+	a.listen(p, heard)
 	p.cutEvents(a.cfg.MaxEvents)
 	p.Fold(a.cfg.MaxSites, a.cfg.MaxCells)
 	p.foldAll(keptCells)

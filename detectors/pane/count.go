@@ -47,6 +47,7 @@ type openPane struct {
 	cells int
 	full  bool // folding left little room: it is not tried again
 	waits waiters
+	heard []uint64 // Records by teller
 
 	recent [64]struct { // the last cell of each fold of a key: most lines are of few keys
 		place
@@ -154,9 +155,10 @@ func (o *openPane) recount() {
 }
 
 // count adds a Record to its cell and site.
-func (a *Assembler) count(o *openPane, r *pipeline.Record) {
+func (a *Assembler) count(o *openPane, src int, r *pipeline.Record) {
 	probe := r.Class == pipeline.Probe
 	s := a.find(o, place{r.Site, Key{methodName(r.Method), r.Route, r.Origin, probe}})
+	o.hear(a.marks.clocks[src].teller, s.site)
 	c := s.cell
 	c.Requests++
 	c.Codes.Add(r.Status)

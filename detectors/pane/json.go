@@ -2,6 +2,8 @@ package pane
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/squall-sre/squall/pipeline"
@@ -18,6 +20,16 @@ func (p *Pane) AppendJSON(b []byte) []byte {
 		w.raw("jump", "true")
 	}
 	w.coverage(&p.Coverage)
+	w.open("heard")
+	for _, name := range slices.Sorted(maps.Keys(p.Heard)) {
+		w.key("")
+		w.value(name)
+		w.b = append(w.b, ':', '{')
+		w.uint("records", p.Heard[name].Records)
+		w.list("sites", len(p.Heard[name].Sites), func(i int) { w.value(p.Heard[name].Sites[i]) })
+		w.close()
+	}
+	w.close()
 	w.open("sites")
 	for _, name := range p.SiteNames() {
 		w.site(name, p.Sites[name])

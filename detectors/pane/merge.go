@@ -22,6 +22,7 @@ func Merge(dst, src *Pane) {
 		SortEvents(dst.Events)
 	}
 	dst.Coverage.add(&src.Coverage)
+	dst.Heard = mergeHeard(dst.Heard, src.Heard)
 }
 
 // MergeAll gives the window [start, end) of panes. Nothing of it is shared with them.
@@ -40,6 +41,7 @@ func MergeAll(start, end int64, panes []*Pane) *Pane {
 		}
 		dst.Events = append(dst.Events, p.Events...)
 		dst.Coverage.add(&p.Coverage)
+		dst.Heard = mergeHeard(dst.Heard, p.Heard)
 	}
 	SortEvents(dst.Events)
 	dst.cutWaits()
@@ -218,6 +220,7 @@ func (p *Pane) Fold(maxSites, maxCells int) {
 		other.Agents = mergeTop(other.Agents, s.Agents)
 		other.Clients = mergeTop(other.Clients, s.Clients)
 		other.Waits = mergeWaits(other.Waits, s.Waits)
+		other.tellers |= s.tellers
 		delete(p.Sites, w.name)
 		p.Coverage.SitesFolded += w.requests
 	}

@@ -18,6 +18,7 @@ type Pane struct {
 	Sites      map[string]*Site
 	Events     []pipeline.Event // in canonical order; at most MaxEvents
 	Coverage   Coverage
+	Heard      map[string]*Heard // by source: those that were open at the time, heard or not
 	// Jump tells that this pane does not follow the one before it: nothing was logged for longer than MaxGap,
 	// and the empty panes of the rest of the hole were left out. Whoever keeps windows starts them anew.
 	Jump bool
@@ -34,6 +35,13 @@ type Coverage struct {
 	CellsFolded   uint64 // Records of keys over MaxCells of their site, counted under Other
 }
 
+// Heard is what one source told in a pane. A source that is open and tells nothing has one of zeros: what is missing
+// can be told from what was not asked.
+type Heard struct {
+	Records uint64
+	Sites   []string // of the Records, sorted; with more than 64 sources it may have others too
+}
+
 // Key is a cell's place in a site. Health checks have cells of their own, so that no detector counts them as
 // clients by mistake.
 type Key struct {
@@ -48,6 +56,8 @@ type Site struct {
 	Agents  *Top     // User-Agent, probes left out
 	Clients *Top     // client address, as text; for analysis, never shown in an alert
 	Waits   []*Waits // requests in vain by client and path, in the order of a hash; probes left out
+
+	tellers uint64 // a bit for each teller modulo 64 that told of the site, while the pane is open
 }
 
 // Cell holds the measures of one key.

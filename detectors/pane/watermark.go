@@ -9,7 +9,7 @@ const (
 
 // clock is how far the event time of one source has come.
 type clock struct {
-	name     string
+	teller   int // who it tells for
 	lateness int64
 	newest   int64 // ns; noTime until known
 	idle     bool
