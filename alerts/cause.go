@@ -198,7 +198,7 @@ func restartCause(f *facts) Cause {
 		text += fmt.Sprintf("; php-fpm killed requests every %s s, the rhythm of a probe", short(e.PeriodSeconds.Get()))
 	}
 	text += budget(f.probe)
-	trigger := "what made the probes fail: the access log of the ingress for the window, and the load of nodes, databases and file servers"
+	trigger := "what made the probes fail: the access log of the ingress " + f.window() + ", and the load of nodes, databases and file servers"
 	liveness, probable := e.Reasons["liveness"], e.Reasons["liveness_probable"]
 	switch {
 	case len(f.lossy()) > 0:

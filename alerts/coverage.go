@@ -19,8 +19,8 @@ type Coverage struct {
 
 // SourceRead is how many requests one source told of.
 type SourceRead struct {
-	Source   string `json:"source"`
-	Requests uint64 `json:"requests"`
+	Source   string
+	Requests uint64
 }
 
 func (in *incident) covered() Coverage {
@@ -31,13 +31,13 @@ func (in *incident) covered() Coverage {
 	return c
 }
 
-// coverageLine is the JSON of a Coverage.
+// coverageLine is the JSON of a Coverage, without the names of what was read: how lines are spread over files must not
+// change an alert. Who wants to know them finds them in a replay's summary.
 type coverageLine struct {
-	Sources []SourceRead  `json:"sources"`
-	Lines   uint64        `json:"lines"`
-	Late    uint64        `json:"late,omitempty"`
-	Lost    []string      `json:"lost,omitempty"`
-	Silent  []silenceLine `json:"silent,omitempty"`
+	Lines  uint64        `json:"lines"`
+	Late   uint64        `json:"late,omitempty"`
+	Lost   []string      `json:"lost,omitempty"`
+	Silent []silenceLine `json:"silent,omitempty"`
 }
 
 type silenceLine struct {
@@ -47,10 +47,7 @@ type silenceLine struct {
 }
 
 func (c *Coverage) line() coverageLine {
-	l := coverageLine{Sources: c.Sources, Lines: c.Lines, Late: c.Late, Lost: c.Lost}
-	if l.Sources == nil {
-		l.Sources = []SourceRead{}
-	}
+	l := coverageLine{Lines: c.Lines, Late: c.Late, Lost: c.Lost}
 	for _, q := range c.Quiet {
 		s := silenceLine{Source: q.Source, From: stamp(q.From)}
 		if q.To != 0 {

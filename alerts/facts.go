@@ -120,6 +120,11 @@ func (f *facts) lossy() []string {
 	return missing
 }
 
+// window is the time of the alert so far.
+func (f *facts) window() string {
+	return "from " + stamp(f.alert.StartsAt) + " to " + stamp(max(f.alert.At, f.alert.EndsAt))
+}
+
 // during writes a span of time; one that lasts has no end.
 func during(from, to int64) string {
 	if to == 0 {

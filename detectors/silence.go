@@ -81,17 +81,23 @@ func (l *listener) told(name string, s *listening, h *pane.Heard, at int64) {
 	if s.Silent {
 		l.over = append(l.over, Silence{name, s.Sites, s.From, at})
 	} else {
-		s.Usual *= math.Pow(1-1.0/usualPanes, float64(s.Empty))
-		s.Panes += s.Empty
+		for range min(s.Empty, 10*usualPanes) {
+			s.learn(0)
+		}
 	}
-	s.Usual += (1 - s.Usual) / float64(min(s.Panes+1, usualPanes))
-	s.Panes = min(s.Panes+1, usualPanes)
+	s.learn(1)
 	s.Empty, s.Silent = 0, false
 	for _, site := range h.Sites {
 		if i, known := slices.BinarySearch(s.Sites, site); !known && len(s.Sites) < maxSilentSite {
 			s.Sites = slices.Insert(slices.Clip(s.Sites), i, site)
 		}
 	}
+}
+
+// learn takes one pane into what is usual: the mean of the first, then an EWMA.
+func (s *listening) learn(told float64) {
+	s.Panes = min(s.Panes+1, usualPanes)
+	s.Usual += (told - s.Usual) / float64(s.Panes)
 }
 
 // silences lists those that last and those that were over lately, by source and time.

@@ -43,6 +43,20 @@ type tally struct {
 	failed              map[string]uint64
 	first, last         int64 // ns: the span of event time that was seen
 	gaps                []gap
+	heard               map[string]*heard // by log
+}
+
+// heard is what one log told of requests.
+type heard struct {
+	Source   string    `json:"source"`
+	Requests uint64    `json:"requests"`
+	Silent   []silence `json:"silent,omitempty"`
+}
+
+// silence is a time without a request of a log that nearly always has some.
+type silence struct {
+	From string  `json:"from"`
+	To   *string `json:"to"` // null: to the end
 }
 
 // gap is a place where log lines are missing.
@@ -176,7 +190,46 @@ func (t *tally) see(at int64) {
 	t.last = max(t.last, at)
 }
 
-// maxGaps bounds the gaps that a summary lists.
+// listen adds up what each log told, and notes where one was silent.
+func (t *tally) listen(res *detectors.Result) {
+	for name, h := range res.Heard {
+		if t.heard[name] == nil && len(t.heard) < maxGaps {
+			t.heard[name] = &heard{Source: name}
+		}
+		if x := t.heard[name]; x != nil {
+			x.Requests += h.Records
+		}
+	}
+	for _, s := range res.Silences {
+		x := t.heard[s.Source]
+		if x == nil {
+			continue
+		}
+		now := silence{From: formatTime(s.From)}
+		if s.To != 0 {
+			to := formatTime(s.To)
+			now.To = &to
+		}
+		i := slices.IndexFunc(x.Silent, func(old silence) bool { return old.From == now.From })
+		switch {
+		case i >= 0:
+			x.Silent[i] = now
+		case len(x.Silent) < maxGaps:
+			x.Silent = append(x.Silent, now)
+		}
+	}
+}
+
+// sources lists what was heard of each log, by name.
+func (t *tally) sources() []heard {
+	out := []heard{}
+	for _, name := range slices.Sorted(maps.Keys(t.heard)) {
+		out = append(out, *t.heard[name])
+	}
+	return out
+}
+
+// maxGaps bounds the gaps, and the logs, that a summary lists.
 const maxGaps = 100
 
 // skip notes what a source read over. Where lines are gone, no verdict over that time is proven.
@@ -236,6 +289,7 @@ func (j *judge) settle() {
 				res.GapSources = append(res.GapSources, input)
 			}
 		}
+		j.total.listen(res)
 		transitions := j.manager.Evaluate(res)
 		j.metrics.panes.Inc()
 		j.metrics.watermark.Set(float64(p.End) / 1e9)

@@ -131,6 +131,7 @@ type summary struct {
 	First      *string                 `json:"first"`
 	Last       *string                 `json:"last"`
 	Gaps       []gap                   `json:"gaps"`
+	Sources    []heard                 `json:"sources"`
 	Alerts     map[alerts.Severity]int `json:"alerts"`
 	Suppressed int                     `json:"suppressed,omitempty"` // times that an alert was held back
 	Seconds    float64                 `json:"seconds"`              // that the replay took
@@ -141,7 +142,7 @@ type summary struct {
 func (t *transcript) finish(total *tally, took time.Duration) error {
 	s := summary{
 		Lines: total.lines, Parsed: total.parsed, Failed: total.failed, Late: total.late,
-		Gaps: slices.Clone(total.gaps), Alerts: t.fired, Suppressed: t.suppressed, Bytes: total.bytes,
+		Gaps: slices.Clone(total.gaps), Sources: total.sources(), Alerts: t.fired, Suppressed: t.suppressed, Bytes: total.bytes,
 		Seconds: float64(took.Milliseconds()) / 1e3,
 	}
 	if s.Gaps == nil {
@@ -175,6 +176,15 @@ func (s *summary) text() string {
 		failed += n
 	}
 	fmt.Fprintf(&b, "\n%d lines fit no format, %d came too late, %d gaps\n", failed, s.Late, len(s.Gaps))
+	for _, h := range s.Sources {
+		for _, q := range h.Silent {
+			to := "the end"
+			if q.To != nil {
+				to = *q.To
+			}
+			fmt.Fprintf(&b, "%s told of no request from %s to %s: nobody asked, or lines are missing\n", alerts.Escape(h.Source), q.From, to)
+		}
+	}
 	fmt.Fprintf(&b, "alerts: %d page, %d warning, %d info",
 		s.Alerts[alerts.Page], s.Alerts[alerts.Warning], s.Alerts[alerts.Info])
 	if s.Suppressed > 0 {
