@@ -41,6 +41,33 @@ type transition struct {
 		WorkerSecondsLower   *float64       `json:"worker_seconds_lower"`
 		WorkerSecondsUpper   *float64       `json:"worker_seconds_upper"`
 		WorkerSecondsShare   *float64       `json:"worker_seconds_share"`
+
+		RequestsPerMinute          *float64       `json:"requests_per_minute"`
+		BaselinePerMinute          *float64       `json:"baseline_per_minute"`
+		BaselineRatio              *float64       `json:"baseline_ratio"`
+		RequestsPerClientPerMinute *float64       `json:"requests_per_client_per_minute"`
+		DistinctClients            *float64       `json:"distinct_clients"`
+		DistinctAgents             *float64       `json:"distinct_agents"`
+		TTLSeconds                 *float64       `json:"ttl_seconds"`
+		PeriodSeconds              *float64       `json:"period_seconds"`
+		MissedURLs                 *float64       `json:"missed_urls"`
+		MissShare                  *float64       `json:"miss_share"`
+		RepeatFactor               *float64       `json:"repeat_factor"`
+		Retries                    *float64       `json:"retries"`
+		FanOut                     *float64       `json:"fan_out"`
+		LimitedOwn                 *float64       `json:"limited_own"`
+		LimitedAllowed             *float64       `json:"limited_allowed"`
+		Restarts                   *float64       `json:"restarts"`
+		OOMKilled                  *float64       `json:"oom_killed"`
+		Nodes                      *float64       `json:"nodes"`
+		Namespaces                 *float64       `json:"namespaces"`
+		Reasons                    map[string]int `json:"reasons"`
+		Probe                      string         `json:"probe"`
+		TopRoutes                  []struct {
+			Key   string
+			Count float64
+		} `json:"top_routes"`
+		Zones []struct{ Key string } `json:"zones"`
 	} `json:"evidence"`
 }
 
