@@ -51,10 +51,20 @@ func (d *headStorm) Detect(w *Window) []Finding {
 	return found
 }
 
+// stormPart is the share of the busiest route's requests that a route of the same storm has at least.
+const stormPart = 0.05
+
 func (d *headStorm) Evidence(w *Window, key Labels) Evidence {
 	site := key.Get("site")
-	e := w.explain(site, isHead)
-	if top, ok := busiest(w.perRoute(site, isHead)); ok {
+	routes := w.perRoute(site, isHead)
+	top, ok := busiest(routes)
+	// What monitors and feed readers ask for by HEAD beside the storm says nothing of the storm.
+	part := map[string]bool{}
+	for _, r := range routes {
+		part[r.key.Route] = r.perMinute >= stormPart*top.perMinute
+	}
+	e := w.explain(site, func(k pane.Key) bool { return isHead(k) && part[k.Route] })
+	if ok {
 		e.Method, e.Route = top.key.Method, top.key.Route
 		e.BaselinePerMinute, e.BaselineRatio = N(top.base.PerMinute), N(top.ratio())
 	}

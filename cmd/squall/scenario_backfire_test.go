@@ -157,7 +157,7 @@ func TestBothAtOnce(t *testing.T) {
 		v, _ := judgedLogs(t, o, "")
 		loop, loopEnded := last(t, v, "SelfLoop")
 		burst, burstEnded := once(t, v, "RestartBurst")
-		if !loop.StartsAt.Before(burst.StartsAt) || !loopEnded.EndsAt.After(*burstEnded.EndsAt) {
+		if !loop.StartsAt.Before(burst.StartsAt) || !loopEnded.EndsAt.After(burst.StartsAt) {
 			t.Errorf("they do not overlap: %+v %+v", loopEnded, burstEnded)
 		}
 		check(t, "site", loopEnded.Labels["site"], "site-a.example")

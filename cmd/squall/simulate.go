@@ -20,6 +20,7 @@ import (
 func newSimulateCommand() *cobra.Command {
 	var o simulate.Options
 	var out, dir, truth, start, zone string
+	var days int
 	cmd := &cobra.Command{
 		Use:   "simulate SCENARIO [flags]",
 		Short: "write the log of a simulated storm or of a quiet day",
@@ -47,12 +48,18 @@ func newSimulateCommand() *cobra.Command {
 			}
 			f := cmd.Flags()
 			switch {
+			case f.Changed("days") && (args[0] != "quiet" || days < 1 || days > 366):
+				return usageError(fmt.Errorf("--days: from 1 to 366 of them, of the scenario quiet"))
 			case f.Changed("rate") && !(o.Rate > 0 && o.Rate <= 1e6):
 				return usageError(fmt.Errorf("--rate: %v is no factor over 0", o.Rate))
 			case f.Changed("workers") && o.Pool <= 0:
 				return usageError(fmt.Errorf("--workers: %d workers are no pool", o.Pool))
 			case f.Changed("patience") && o.Patience <= 0:
 				return usageError(fmt.Errorf("--patience: %s is no time to wait", o.Patience))
+			}
+			if f.Changed("days") {
+				o.Scenario = simulate.Quiet(days)
+				o.Scenario.Name = args[0]
 			}
 			if f.Changed("output") && dir != "" {
 				return usageError(errors.New("--output takes one log and --dir all of them: which is it?"))
@@ -71,6 +78,7 @@ func newSimulateCommand() *cobra.Command {
 	f.IntVar(&o.Pool, "workers", 0, "workers of the `POOL`")
 	f.Float64Var(&o.Rate, "rate", 0, "`FACTOR` on all arrivals")
 	f.DurationVar(&o.Patience, "patience", 0, "how long a storm's clients wait")
+	f.IntVar(&days, "days", 30, "how many `DAYS` the scenario quiet lasts")
 	f.StringVar(&start, "start", "", "`TIME` at which it begins, RFC 3339")
 	f.StringVar(&zone, "timezone", "", "`ZONE` of the log's times")
 	return cmd

@@ -24,6 +24,7 @@ var scenarios = map[string]func() Scenario{
 	"S18":            triggerLost,
 	"S19":            bothAtOnce,
 	"S20":            probesThroughPHP,
+	"quiet":          func() Scenario { return Quiet(30) },
 	"quiet_day":      quietDay,
 	"uptime_monitor": uptimeMonitors,
 	"flash_sale":     flashSale,
