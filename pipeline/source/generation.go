@@ -177,10 +177,11 @@ func nextData(f *os.File, pos, size int64) (int64, error) {
 	return pos, fmt.Errorf("seek %s: %w", f.Name(), err)
 }
 
-// streamID is the name of a generation over restarts, renames and growth. nth tells apart generations of one
-// inode that begin alike: a file truncated and begun again with the same line.
-func streamID(id fileID, hash uint64, nth int) string {
-	s := fmt.Sprintf("%x-%x-%016x", id.dev, id.ino, hash)
+// streamID is the name of a generation over restarts, renames and growth. Two inputs that reach one file, by links,
+// have each its own. nth tells apart generations of one inode that begin alike: a file truncated and begun again with
+// the same line. (Before the input was in it, the ID began with the device: what such a state knows is taken over.)
+func (f *files) streamID(id fileID, hash uint64, nth int) string {
+	s := fmt.Sprintf("%s/%x-%x-%016x", f.cfg.Name, id.dev, id.ino, hash)
 	if nth > 0 {
 		s += "+" + strconv.Itoa(nth)
 	}
@@ -198,7 +199,7 @@ func hashOf(streamID string) (hash uint64, ok bool) {
 // sameInode tells whether a stream's ID names this inode, on whatever device: device numbers change when a
 // machine boots.
 func sameInode(streamID string, id fileID) bool {
-	parts := strings.Split(streamID, "-")
+	parts := strings.Split(streamID[strings.LastIndexByte(streamID, '/')+1:], "-")
 	return len(parts) == 3 && parts[1] == strconv.FormatUint(id.ino, 16)
 }
 

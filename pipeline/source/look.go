@@ -318,16 +318,16 @@ func (f *files) identify(g *generation, final bool) {
 	}
 	off, known := int64(0), false
 	for {
-		at, ok := f.positions.Position(streamID(g.id, g.hash, next))
+		at, ok := f.positions.Position(f.streamID(g.id, g.hash, next))
 		if !ok {
 			break
 		}
 		off, known, next = at, true, next+1
 	}
-	id := streamID(g.id, g.hash, next)
+	id := f.streamID(g.id, g.hash, next)
 	switch {
 	case known && !g.reborn && off <= g.size:
-		id = streamID(g.id, g.hash, next-1)
+		id = f.streamID(g.id, g.hash, next-1)
 		next--
 		f.matched = true
 	case known && !g.reborn: // truncated since, and begun alike
@@ -347,7 +347,8 @@ func (f *files) identify(g *generation, final bool) {
 	g.set(f.newStream(g.path, id))
 }
 
-// movedDevice finds the stream of a generation whose device has another number since the machine booted.
+// movedDevice finds the stream of a generation whose device has another number since the machine booted, or whose ID
+// was given by an older version.
 func (f *files) movedDevice(g *generation, id *string, off *int64) bool {
 	for _, old := range slices.Backward(f.known[g.hash]) {
 		if at, ok := f.positions.Position(old); ok && sameInode(old, g.id) && at <= g.size {

@@ -240,7 +240,7 @@ func (f *files) catchUp(path string, g *generation) (prev *generation) {
 // earlier finds the stream of an earlier run whose first bytes s has: the inode's own, else that of which s
 // is a copy or an archive.
 func (f *files) earlier(s sibling, hash uint64, current *generation) (id string, off int64, ok bool) {
-	own := streamID(s.id, hash, 0)
+	own := f.streamID(s.id, hash, 0)
 	if off, ok := f.positions.Position(own); ok {
 		return own, off, true
 	}
@@ -265,7 +265,7 @@ func (f *files) takeUp(path string, s sibling, hash uint64, prev *generation, id
 	var g *generation
 	if s.packed {
 		if id == "" {
-			id = streamID(s.id, hash, 0)
+			id = f.streamID(s.id, hash, 0)
 		}
 		g = &generation{pack: file, id: s.id, path: s.path, size: s.size, turned: -1, hash: hash, off: off}
 		g.set(f.newStream(s.path, id))

@@ -32,6 +32,7 @@ type spool struct {
 }
 
 type kept struct {
+	input  string
 	path   string
 	to     int64
 	last   bool
@@ -70,7 +71,7 @@ func (s *spool) keep(b *pipeline.Block) error {
 	defer s.mu.Unlock()
 	k := s.streams[b.Stream.ID]
 	if k == nil {
-		k = &kept{path: b.Stream.Path, to: b.From}
+		k = &kept{input: b.Stream.Input, path: b.Stream.Path, to: b.From}
 		s.streams[b.Stream.ID] = k
 		s.order = append(s.order, b.Stream.ID)
 	}
@@ -111,10 +112,15 @@ func (s *spool) Position(id string) (int64, bool) {
 }
 
 // Streams implements pipeline.Positions.
-func (s *spool) Streams(string) []string {
+func (s *spool) Streams(input string) (ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Sorted(slices.Values(s.order))
+	for _, id := range slices.Sorted(slices.Values(s.order)) {
+		if input == "" || s.streams[id].input == input {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (s *spool) all() []string {
