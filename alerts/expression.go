@@ -169,6 +169,11 @@ func (c *nameCheck) Visit(node *ast.Node) {
 		c.declared[n.Name] = true
 	case *ast.IdentifierNode:
 		c.idents = append(c.idents, n)
+	case *ast.BinaryNode:
+		if slices.Contains([]string{"<", "<=", ">", ">=", "==", "!="}, n.Operator) {
+			c.ratio(n.Left, n.Right)
+			c.ratio(n.Right, n.Left)
+		}
 	case *ast.MemberNode:
 		detector, ok := n.Node.(*ast.IdentifierNode)
 		field, isName := n.Property.(*ast.StringNode)
@@ -184,6 +189,45 @@ func (c *nameCheck) Visit(node *ast.Node) {
 			c.err = unknown("field of "+detector.Value, field.Value, names, n.Property.Location())
 		}
 	}
+}
+
+// isRatio tells whether a number of the evidence is a part of a whole. How many times the usual a rate is, is none.
+func isRatio(field string) bool {
+	return field != "baseline_ratio" && (strings.HasSuffix(field, "_ratio") || strings.HasSuffix(field, "_share"))
+}
+
+// ratio finds a ratio that is compared with a number it never reaches, most often a percentage.
+func (c *nameCheck) ratio(side, other ast.Node) {
+	member, ok := side.(*ast.MemberNode)
+	if !ok {
+		return
+	}
+	field, ok := member.Property.(*ast.StringNode)
+	if _, number := numberFields[nameOf(field)]; !ok || !number || !isRatio(field.Value) {
+		return
+	}
+	var n float64
+	switch v := other.(type) {
+	case *ast.IntegerNode:
+		n = float64(v.Value)
+	case *ast.FloatNode:
+		n = v.Value
+	}
+	if n <= 1 || c.err != nil {
+		return
+	}
+	msg := fmt.Sprintf("%s is a ratio of 0 to 1 and never %v", field.Value, n)
+	if n <= 100 {
+		msg += fmt.Sprintf(": write %v for %v %%", n/100, n)
+	}
+	c.err = &file.Error{Location: other.Location(), Message: msg}
+}
+
+func nameOf(n *ast.StringNode) string {
+	if n == nil {
+		return ""
+	}
+	return n.Value
 }
 
 func (c *nameCheck) check() error {

@@ -14,10 +14,11 @@ import (
 
 // Config is what a Manager is made of.
 type Config struct {
-	Rules       []Rule       // configured ones: added to the shipped
-	Suppressors []Suppressor // what holds alerts back, and when
-	Campaigns   []Campaign   // the calendar of mail that is sent
-	Detectors   []string     // the names that rules may use: detectors.Names()
+	Rules       []Rule            // configured ones: added to the shipped
+	SiteRules   map[string][]Rule // by site: what it has, whole, instead of the general rule of the same name
+	Suppressors []Suppressor      // what holds alerts back, and when
+	Campaigns   []Campaign        // the calendar of mail that is sent
+	Detectors   []string          // the names that rules may use: detectors.Names()
 	// Sites tells what is declared of a site; nil: nothing is.
 	Sites func(site string) Site
 	// MinFiring is how long an alert stays firing at least: Alertmanager never tells of one that was over before
@@ -88,10 +89,10 @@ func NewManager(c Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(rules))
-	for i, r := range rules {
-		names[i] = r.Name
+	if rules, err = withSiteRules(rules, c.SiteRules, c.Detectors); err != nil {
+		return nil, err
 	}
+	names := ruleNames(rules)
 	suppressors, err := compileSuppressors(c.Suppressors, names, c.Detectors)
 	if err == nil {
 		err = CheckCampaigns(c.Campaigns)
@@ -209,6 +210,9 @@ func (m *Manager) group(r *rule, actives, ended []detectors.Detection) map[strin
 		return groups[key]
 	}
 	take := func(d *detectors.Detection) {
+		if !r.takes(d.Labels) {
+			return
+		}
 		g := at(d.Labels)
 		g.reads = g.reads || slices.Contains(r.reads, d.Detector)
 		if old := g.found[d.Detector]; old == nil || worse(d, old) {
@@ -224,8 +228,10 @@ func (m *Manager) group(r *rule, actives, ended []detectors.Detection) map[strin
 		}
 	}
 	for _, d := range ended {
-		g := at(d.Labels)
-		g.ended = append(g.ended, d)
+		if r.takes(d.Labels) {
+			g := at(d.Labels)
+			g.ended = append(g.ended, d)
+		}
 	}
 	for _, t := range m.tracked {
 		if t.rule == r {
@@ -458,10 +464,14 @@ func (m *Manager) count() {
 }
 
 // RuleNames lists the rules that run, in their order.
-func (m *Manager) RuleNames() []string {
-	names := make([]string, len(m.rules))
-	for i, r := range m.rules {
-		names[i] = r.Name
+func (m *Manager) RuleNames() []string { return ruleNames(m.rules) }
+
+func ruleNames(rules []*rule) []string {
+	var names []string
+	for _, r := range rules {
+		if r.site == "" {
+			names = append(names, r.Name)
+		}
 	}
 	return names
 }

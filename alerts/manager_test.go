@@ -149,6 +149,39 @@ func TestWithinJoinsWhatDidNotOverlap(t *testing.T) {
 	f.want()
 }
 
+// and, or and not join what is active in one pane, each by itself.
+func TestAndOrNot(t *testing.T) {
+	tracks := map[string]string{"latency": ".LLLL.", "saturation": "..SS..", "self_loop": "...SS."}
+	for when, story := range map[string][]string{
+		"latency and saturation":                         {"30 firing A page 10", "50 resolved A page 10-50"},
+		"saturation or self_loop":                        {"30 firing A page 20", "60 resolved A page 20-60"},
+		"latency and not saturation":                     {"20 firing A page 10", "30 resolved A page 10-30", "50 firing A page 30", "60 resolved A page 30-60"},
+		"not self_loop and (latency or saturation)":      {"20 firing A page 10", "40 resolved A page 10-40"},
+		"latency and saturation and not self_loop":       {"30 firing A page 10", "40 resolved A page 10-40"},
+		"(latency and saturation) and not restart_burst": {"30 firing A page 10", "50 resolved A page 10-50"},
+	} {
+		f := newFilm(t, []Rule{{Name: "A", When: when, Severity: "page"}}, hold(time.Second))
+		f.play(tracks)
+		if got, want := f.story(), strings.Join(append(story, ""), "\n"); got != want {
+			t.Errorf("%s: got\n%swant\n%s", when, got, want)
+		}
+	}
+}
+
+// within reaches as far as it says: what was over for longer counts no more, and `not` sees what still counts.
+func TestWithinEnds(t *testing.T) {
+	joined := []Rule{{Name: "A", When: "head_storm and latency", Severity: "page", Within: 30 * time.Second}}
+	f := newFilm(t, joined, hold(time.Second))
+	f.play(map[string]string{"head_storm": "HH....", "latency": ".....L"}) // 30 s after its end
+	f.want()
+	f = newFilm(t, joined, hold(time.Second))
+	f.play(map[string]string{"head_storm": "HH....", "latency": "....L."})
+	f.want("50 firing A page 0", "60 resolved A page 0-60")
+	f = newFilm(t, []Rule{{Name: "A", When: "latency and not head_storm", Severity: "page", Within: 30 * time.Second}}, hold(time.Second))
+	f.play(map[string]string{"head_storm": "HH......", "latency": "LLLLLLLL"})
+	f.want("60 firing A page 0")
+}
+
 // A storm that takes breaths is one alert.
 func TestFlappingIsOneAlert(t *testing.T) {
 	f := newFilm(t, []Rule{{Name: "A", When: "latency", Severity: "page", KeepFiringFor: time.Minute}}, Config{})

@@ -96,6 +96,11 @@ func ShippedRules() []Rule { return slices.Clone(shipped) }
 // MergeRules adds configured rules to the shipped ones: the same name replaces, a disabled one removes. The
 // order is that of the shipped rules, then that of the configuration.
 func MergeRules(configured []Rule) []Rule {
+	return slices.DeleteFunc(AllRules(configured), func(r Rule) bool { return r.Disabled })
+}
+
+// AllRules is MergeRules with those that are disabled, and with the labels that each is joined by.
+func AllRules(configured []Rule) []Rule {
 	merged := ShippedRules()
 	for _, r := range configured {
 		i := slices.IndexFunc(merged, func(m Rule) bool { return m.Name == r.Name })
@@ -106,7 +111,12 @@ func MergeRules(configured []Rule) []Rule {
 			merged = append(merged, r)
 		}
 	}
-	return slices.DeleteFunc(merged, func(r Rule) bool { return r.Disabled })
+	for i := range merged {
+		if merged[i].By == nil {
+			merged[i].By = []string{"site"}
+		}
+	}
+	return merged
 }
 
 // CheckRules reports the first fault of the configured rules, naming the rule and the place in its expression.
@@ -121,6 +131,8 @@ type rule struct {
 	when, while *expression
 	severity    func(found map[string]*detectors.Detection) (Severity, error)
 	templates   []annotation
+	site        string   // the one that has this rule instead of the general one; "": this is the general one
+	except      []string // sites that have another instead, or none
 	reads       []string // the detectors of when, then of while, in the order in which they are named
 }
 
@@ -155,10 +167,7 @@ func compileRule(r Rule, known []string) (*rule, error) {
 	if err := checkPlain(&r); err != nil {
 		return nil, err
 	}
-	if r.By == nil {
-		r.By = []string{"site"}
-	}
-	slices.Sort(r.By)
+	r.By = slices.Sorted(slices.Values(r.By))
 	c := &rule{Rule: r}
 	var err error
 	if c.when, err = compile(r.When, known, reflect.Bool); err != nil {

@@ -171,7 +171,7 @@ func (m *Manager) Restore(data []byte) error {
 
 // loadTracked returns nil when no rule of now has this alert's identity.
 func (m *Manager) loadTracked(st *storedAlert) *tracked {
-	i := slices.IndexFunc(m.rules, func(r *rule) bool { return r.Name == st.Rule })
+	i := slices.IndexFunc(m.rules, func(r *rule) bool { return r.Name == st.Rule && r.takes(st.Labels) })
 	if i < 0 || len(m.tracked) >= m.maxAlerts {
 		return nil
 	}

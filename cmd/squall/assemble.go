@@ -138,7 +138,7 @@ func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error)
 		return nil, err
 	}
 	manager, err := alerts.NewManager(alerts.Config{
-		Rules: c.ConfiguredRules(), Suppressors: c.Suppressors(), Campaigns: c.Calendar(),
+		Rules: c.ConfiguredRules(), SiteRules: c.SiteRules(), Suppressors: c.Suppressors(), Campaigns: c.Calendar(),
 		Detectors: detectors.Names(), Registerer: reg,
 		Sites: func(site string) alerts.Site { return sites[site] }, MinFiring: c.MinFiring,
 	})

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -92,6 +93,7 @@ type SiteConfig struct {
 	Dependencies map[string]string `yaml:"dependencies"` // for scope and for merging incidents
 	Controls     []ControlConfig   `yaml:"controls"`     // what is already in place
 	Detectors    DetectorConfigs   `yaml:"detectors"`    // laid over the general settings
+	Rules        []RuleConfig      `yaml:"rules"`        // laid over the general rules of the same names
 
 	node *node
 }
@@ -113,6 +115,17 @@ type RuleConfig struct {
 	alerts.Rule `yaml:",inline"`
 
 	node *node
+}
+
+// SiteRules gives the rules that sites have, whole, instead of the general ones.
+func (c *Config) SiteRules() map[string][]alerts.Rule {
+	out := map[string][]alerts.Rule{}
+	for i := range c.Sites {
+		for _, r := range c.Sites[i].Rules {
+			out[c.Sites[i].Name] = append(out[c.Sites[i].Name], r.Rule)
+		}
+	}
+	return out
 }
 
 // A SuppressConfig is a maintenance window, or a condition under which nobody is told.
@@ -347,8 +360,12 @@ func (c *Config) fill() {
 			s.Format.Kind = newKind(name, &node{shape: mapShape}, []string{})
 		}
 	}
+	general := alerts.AllRules(c.ConfiguredRules())
 	for i := range c.Sites {
 		s := &c.Sites[i]
+		for j := range s.Rules {
+			s.Rules[j].over(general)
+		}
 		if len(s.Hosts) == 0 && s.Name != "" {
 			s.Hosts = []string{s.Name}
 		}
@@ -376,6 +393,16 @@ func (c *Config) DetectorFor(site, name string) Kind {
 		}
 	}
 	return general
+}
+
+// over completes a site's rule with the general one of its name: what the site does not say holds as it does elsewhere.
+func (r *RuleConfig) over(general []alerts.Rule) {
+	i := slices.IndexFunc(general, func(g alerts.Rule) bool { return g.Name == r.Name })
+	if i < 0 || r.node == nil || r.node.shape != mapShape {
+		return
+	}
+	r.Rule = general[i]
+	new(decoder).structure(r.node, addressable(&r.Rule), nil) // its faults were told
 }
 
 func (c DetectorConfigs) named(name string) Kind {

@@ -171,14 +171,35 @@ func (c *Config) checkRules(errs *configErrors) {
 }
 
 // compileRules checks each rule alone, so that each fault is told at its rule, and at the key that the message
-// begins with.
-func (c *Config) compileRules(errs *configErrors, detectors []string) {
+// begins with. It tells whether all are sound.
+func (c *Config) compileRules(errs *configErrors, detectors []string) bool {
+	before := len(*errs)
 	for _, r := range c.Rules {
 		err := alerts.CheckRules([]alerts.Rule{r.Rule}, detectors)
 		if err == nil {
 			continue
 		}
 		errs.take(r.node.place(keyOf(err, "rule", r.Name)), "", err)
+	}
+	return len(*errs) == before
+}
+
+// checkSiteRules checks each rule of each site alone.
+func (c *Config) checkSiteRules(errs *configErrors, detectors []string) {
+	for i := range c.Sites {
+		s := &c.Sites[i]
+		names := map[string]position{}
+		for _, r := range s.Rules {
+			at := r.node.place("name")
+			if other, twice := names[r.Name]; twice {
+				errs.add(at, "site %q changes rule %q a second time: the first is at %s", s.Name, r.Name, other)
+				continue
+			}
+			names[r.Name] = at
+			if err := alerts.CheckSiteRules(c.ConfiguredRules(), s.Name, []alerts.Rule{r.Rule}, detectors); err != nil {
+				errs.take(r.node.place(keyOf(err, "rule", r.Name)), "", err)
+			}
+		}
 	}
 }
 
@@ -203,7 +224,8 @@ func (c *Config) checkSuppress(errs *configErrors, detectors []string) {
 		}
 	}
 	for _, x := range c.Campaigns {
-		if err := alerts.CheckCampaigns([]alerts.Campaign{x.Campaign}); err != nil {
+		unread := x.At.IsZero() && x.node.get("at") != nil // that was told
+		if err := alerts.CheckCampaigns([]alerts.Campaign{x.Campaign}); err != nil && !unread {
 			errs.take(x.node.place(keyOf(err, "campaign", x.Name)), "", err)
 		}
 	}
@@ -238,8 +260,10 @@ func (c *Config) validate(f Families) (errs configErrors) {
 	}
 	c.checkDetectors(&errs, f)
 	c.checkLoki(&errs)
-	c.compileRules(&errs, f.Detectors)
-	c.checkSuppress(&errs, f.Detectors)
+	if c.compileRules(&errs, f.Detectors) {
+		c.checkSiteRules(&errs, f.Detectors)
+		c.checkSuppress(&errs, f.Detectors)
+	}
 	secrets := secretsOf(c.root, nil)
 	for i := range errs { // a kind may quote what it refuses
 		for _, secret := range secrets {

@@ -169,6 +169,11 @@ func (d *decoder) itself(n *node, p reflect.Value) bool {
 		u.decodeNode(d, n)
 	case *time.Duration:
 		d.duration(n, u)
+	case *time.Time:
+		var err error
+		if *u, err = time.Parse(time.RFC3339, n.text); err != nil {
+			d.errs.add(n.at, "%s is no time: write 2026-07-01T10:00:00+02:00", n.shown())
+		}
 	case yaml.InterfaceUnmarshaler:
 		d.errs.take(n.at, "", u.UnmarshalYAML(Kind{node: n}.fill))
 	case yaml.BytesUnmarshaler:

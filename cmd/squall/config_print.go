@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/squall-sre/squall/alerts"
 )
 
 // redacted stands where a secret was written in the file itself. It is a plain word, so that what is printed
@@ -64,6 +66,8 @@ func (p printer) config(c *Config) yaml.MapSlice {
 			out[i].Value = list
 		case "detectors":
 			out[i].Value = p.detectors(c.Detectors)
+		case "rules":
+			out[i].Value = p.rules(c)
 		case "sites":
 			list := []any{}
 			for j := range c.Sites {
@@ -106,6 +110,19 @@ func (p printer) site(s *SiteConfig) yaml.MapSlice {
 		}
 	}
 	return out
+}
+
+// rules gives the shipped rules and the configured ones, as they are in effect.
+func (p printer) rules(c *Config) []any {
+	nodes := map[string]*node{}
+	for _, r := range c.Rules {
+		nodes[r.Name] = r.node
+	}
+	list := []any{}
+	for _, r := range alerts.AllRules(c.ConfiguredRules()) {
+		list = append(list, p.structure(reflect.ValueOf(r), nodes[r.Name]))
+	}
+	return list
 }
 
 func (p printer) detectors(list DetectorConfigs) yaml.MapSlice {

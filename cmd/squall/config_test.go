@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/detectors"
 )
 
@@ -178,8 +179,9 @@ func TestEffectiveConfigLoadsAgain(t *testing.T) {
 func values(c *Config) map[string]any {
 	out := map[string]any{
 		"own": fmt.Sprint(c.Own), "allowed": fmt.Sprint(c.Allowed), "proxies": fmt.Sprint(c.TrustedProxies),
-		"zone": c.Timezone.String(), "pane": c.Pane, "rules": c.ConfiguredRules(), "redact": c.Redact,
-		"spool": c.Spool, "loki": c.Loki, "web": c.Web, "fleet": c.Fleet, "defaults": c.SiteDefaults,
+		"zone": c.Timezone.String(), "pane": c.Pane, "rules": alerts.AllRules(c.ConfiguredRules()), "redact": c.Redact,
+		"spool": c.Spool, "loki": c.Loki, "web": c.Web, "fleet": c.Fleet,
+		"suppress": fmt.Sprintf("%+v", c.Suppressors()), "campaigns": c.Calendar(), "defaults": c.SiteDefaults,
 	}
 	for i := range c.Sources {
 		s := c.Sources[i]
@@ -188,7 +190,7 @@ func values(c *Config) map[string]any {
 		out["source "+s.Name] = []any{s.Type, s.Format.Type, s.Site, s.Timezone.String(), s.Lateness, s.Labels, kind}
 	}
 	for _, s := range c.Sites {
-		out["site "+s.Name] = []any{s.Hosts, s.Pool, s.Routes, s.Dependencies, s.Controls}
+		out["site "+s.Name] = []any{s.Hosts, s.Pool, s.Routes, s.Dependencies, s.Controls, c.SiteRules()[s.Name]}
 	}
 	return out
 }
