@@ -46,7 +46,7 @@ func newNginxCombined(cfg Config) (pipeline.Format, error) {
 
 // newExactCombined reads combined as nginx alone writes it, so that auto leaves Apache's lines to the apache family.
 func newExactCombined(cfg Config) (pipeline.Format, error) {
-	l, err := layouts([]string{Combined})
+	l, err := nginxKnown()
 	if err != nil {
 		return nil, err
 	}

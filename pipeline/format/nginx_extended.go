@@ -2,6 +2,7 @@ package format
 
 import (
 	"bytes"
+	"sync"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -55,13 +56,18 @@ var pairKeys = map[string]variable{
 	"upstream_time": varUpstreamTime,
 }
 
+// nginxKnown compiles combined and the known layouts once for all streams: reading changes none of them.
+var nginxKnown = sync.OnceValues(func() ([]*layout, error) {
+	return layouts(append([]string{Combined}, knownLayouts...))
+})
+
 // newNginxExtended reads combined lines with more behind (or before) them: a tail of key=value pairs in any
 // order, or one of the layouts that are often found. A log_format takes the place of both.
 func newNginxExtended(cfg Config) (pipeline.Format, error) {
 	if cfg.LogFormat != "" {
 		return newNginxLayout(cfg)
 	}
-	all, err := layouts(append([]string{Combined}, knownLayouts...))
+	all, err := nginxKnown()
 	if err != nil {
 		return nil, err
 	}
