@@ -101,6 +101,7 @@ type files struct {
 	matched bool                // one of them was found again
 	stems   map[string]bool     // paths from which files were rotated that globs match
 	looks   int
+	looked  time.Time // when the last look began
 	hintErr bool
 	local   map[string]bool // directories: all changes there are made by this kernel
 
@@ -115,6 +116,7 @@ type followed struct {
 	gen      *generation // what the path leads to; nil while it leads nowhere
 	last     *generation // what it last led to
 	lastSeen time.Time   // when that had last been written, by the file system's clock
+	since    time.Time   // when it was not there yet: the look before it was first seen
 	literal  bool        // configured as such: it is missed when it is not there
 	state    string
 	err      string

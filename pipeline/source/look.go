@@ -85,12 +85,16 @@ func (f *files) hintAt(hint *hint, dirs map[string]bool) {
 
 // look compares every path with what it led to, and every generation with its last size.
 func (f *files) look(hint *hint) {
+	began := f.rt.Now()
+	if f.looks == 0 {
+		f.looked = began
+	}
 	seen := f.expand()
 	dirs := map[string]bool{}
 	for _, path := range slices.Sorted(maps.Keys(seen)) {
 		p := f.paths[path]
 		if p == nil {
-			p = &followed{path: path, literal: seen[path]}
+			p = &followed{path: path, literal: seen[path], since: f.looked.Add(-clockTick)}
 			f.mu.Lock()
 			f.paths[path] = p
 			f.mu.Unlock()
@@ -106,7 +110,11 @@ func (f *files) look(hint *hint) {
 	}
 	f.gauge(gens)
 	f.looks++
+	f.looked = began
 }
+
+// clockTick is how far the clock of a local file system is behind ours, at most: it ticks 100 times a second or more.
+const clockTick = 10 * time.Millisecond
 
 // settle decides which generations are current, and gives them all.
 func (f *files) settle(seen map[string]bool) []*generation {

@@ -3,7 +3,10 @@ package source
 import (
 	"bytes"
 	"cmp"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -106,37 +111,70 @@ func (f *files) before(p *followed, g *generation) *generation {
 	f.mu.Lock()
 	last := p.last
 	f.mu.Unlock()
-	switch {
-	case last != nil:
-		return f.missed(p, last)
-	case len(f.known) > 0:
-		return f.catchUp(p.path, g)
+	if last != nil {
+		return f.missed(p.path, g, last, p.lastSeen)
+	}
+	if len(f.known) > 0 {
+		if prev := f.catchUp(p.path, g); prev != nil {
+			return prev
+		}
+	}
+	if f.looks > 0 { // it came, and perhaps was rotated, since the look before
+		return f.missed(p.path, g, nil, p.since)
 	}
 	return nil // the first start ever: what was rotated away is history
 }
 
 // missed takes up the files that came and went between two looks: rotated files that were written since the
-// last look at this path (the clock of a file system ticks in milliseconds: or at that look) and are unread.
-func (f *files) missed(p *followed, prev *generation) *generation {
-	for _, s := range siblings(p.path) {
-		if s.mtime.Before(p.lastSeen) {
-			continue
+// last look at this path (the clock of a file system ticks in milliseconds: or at that look) and are unread. What is
+// among them and cannot be read is a gap before g.
+func (f *files) missed(path string, g, prev *generation, since time.Time) *generation {
+	told := map[fileID]bool{}
+	for range maxMoves {
+		moved := false
+		for _, s := range siblings(path) {
+			// bzip2 gives its archive the time of what it packs in whole seconds
+			if s.mtime.Before(since) && !(s.packed && !s.mtime.Before(since.Truncate(time.Second))) {
+				continue
+			}
+			hash, ok, err := f.unread(s)
+			switch {
+			case isMissing(err): // it was packed or rotated on meanwhile: it has another name
+				moved = true
+			case err != nil && !told[s.id]:
+				told[s.id] = true
+				f.unreadable(g, s, err)
+			case ok:
+				prev = f.takeUp(path, s, hash, g, prev)
+			}
 		}
-		if hash, ok := f.unread(s); ok {
-			prev = f.takeUp(p.path, s, hash, prev, "", 0)
+		if !moved {
+			break
 		}
 	}
 	return prev
 }
 
+// unreadable notes before g that a rotated file which was not read cannot be.
+func (f *files) unreadable(g *generation, s sibling, err error) {
+	f.meter.failed(errOpen)
+	f.log.Warn("cannot read a rotated file: its lines are missing", zap.String("path", s.path), zap.Error(err))
+	skip := pipeline.Skip{At: g.off, Bytes: pipeline.Unknown, Reason: pipeline.SkipUnread, Lost: true}
+	g.pending = append(g.pending, skip)
+}
+
 // unread tells whether a rotated file is neither held, nor a copy or an archive of what is held or was read to
-// its end. The first line decides most of that; files that begin alike are compared.
-func (f *files) unread(s sibling) (hash uint64, ok bool) {
+// its end. The first line decides most of that; files that begin alike are compared. An error says that it cannot be
+// read.
+func (f *files) unread(s sibling) (hash uint64, ok bool, err error) {
 	if f.holding(s.id) != nil {
-		return 0, false
+		return 0, false, nil
 	}
-	hash, ok = siblingHash(s, f.limits)
-	return hash, ok && !f.copyOfHeld(s, hash) && !f.copyOfRead(s, hash)
+	hash, err = siblingHash(s, f.limits)
+	if errors.Is(err, errNoLine) {
+		return 0, false, nil
+	}
+	return hash, err == nil && !f.copyOfHeld(s, hash) && !f.copyOfRead(s, hash), err
 }
 
 const compareLimit = 64 << 10
@@ -208,13 +246,14 @@ func (f *files) catchUp(path string, g *generation) (prev *generation) {
 		off int64
 	}
 	all := siblings(path)
-	matches, hashes := make([]match, len(all)), make([]uint64, len(all))
+	matches, hashes, errs := make([]match, len(all)), make([]uint64, len(all)), make([]error, len(all))
 	newest := len(all)
 	for i, s := range all {
 		if f.holding(s.id) != nil {
 			continue
 		}
-		if hash, ok := siblingHash(s, f.limits); ok {
+		hash, err := siblingHash(s, f.limits)
+		if errs[i] = err; err == nil {
 			hashes[i] = hash
 			if id, off, ok := f.earlier(s, hash, g); ok {
 				matches[i], newest = match{id, off}, i
@@ -228,10 +267,15 @@ func (f *files) catchUp(path string, g *generation) (prev *generation) {
 		case known && (!s.packed || i == newest && !resumed):
 			f.matched = true
 			if s.packed || matches[i].off < s.size {
-				prev = f.takeUp(path, s, hashes[i], prev, matches[i].id, matches[i].off)
+				prev = f.takeUpFrom(path, s, hashes[i], g, prev, matches[i].id, matches[i].off)
 			}
 		case !known && i > newest && !resumed && f.holding(s.id) == nil:
-			prev = f.takeUp(path, s, hashes[i], prev, "", 0)
+			switch err := errs[i]; {
+			case err == nil:
+				prev = f.takeUp(path, s, hashes[i], g, prev)
+			case !errors.Is(err, errNoLine):
+				f.unreadable(g, s, err)
+			}
 		}
 	}
 	return prev
@@ -255,11 +299,16 @@ func (f *files) earlier(s sibling, hash uint64, current *generation) (id string,
 	return "", 0, false
 }
 
-// takeUp makes a file that was rotated away from path a generation that is read after prev. With an id it goes
-// on with that stream.
-func (f *files) takeUp(path string, s sibling, hash uint64, prev *generation, id string, off int64) *generation {
-	s, file, found := f.locate(path, s, hash)
-	if !found {
+// takeUp makes a file that was rotated away from path a generation that is read after prev and before next.
+func (f *files) takeUp(path string, s sibling, hash uint64, next, prev *generation) *generation {
+	return f.takeUpFrom(path, s, hash, next, prev, "", 0)
+}
+
+// takeUpFrom is takeUp for a file that goes on with the stream id at off. What cannot be opened is a gap before next.
+func (f *files) takeUpFrom(path string, s sibling, hash uint64, next, prev *generation, id string, off int64) *generation {
+	s, file, err := f.locate(path, s, hash)
+	if err != nil {
+		f.unreadable(next, s, err)
 		return prev
 	}
 	var g *generation
@@ -272,6 +321,9 @@ func (f *files) takeUp(path string, s sibling, hash uint64, prev *generation, id
 		f.add(g)
 	} else {
 		opened, fresh, err := f.take(s.path, file)
+		if err != nil {
+			f.unreadable(next, s, err)
+		}
 		if err != nil || !fresh {
 			return prev
 		}
@@ -289,49 +341,54 @@ const maxMoves = 5
 
 // locate opens a rotated file. Its name may be another by now, and it may be packed by now: rotation goes on while
 // squall looks.
-func (f *files) locate(path string, s sibling, hash uint64) (at sibling, file *os.File, found bool) {
+func (f *files) locate(path string, s sibling, hash uint64) (at sibling, file *os.File, err error) {
 	for range maxMoves {
 		if file, err := openLog(s.path); err == nil {
 			if info, err := file.Stat(); err == nil && idOf(info) == s.id {
 				s.size = info.Size()
-				return s, file, true
+				return s, file, nil
 			}
 			file.Close()
 		} else if !isMissing(err) {
-			f.meter.failed(errOpen)
-			return s, nil, false
+			return s, nil, err
 		}
 		all := siblings(path)
 		i := slices.IndexFunc(all, func(o sibling) bool { return o.id == s.id })
 		if i < 0 {
 			i = slices.IndexFunc(all, func(o sibling) bool {
-				h, ok := siblingHash(o, f.limits)
-				return o.packed && ok && h == hash
+				h, err := siblingHash(o, f.limits)
+				return o.packed && err == nil && h == hash
 			})
 		}
 		if i < 0 {
-			return s, nil, false
+			break
 		}
 		s = all[i]
 	}
-	return s, nil, false
+	return s, nil, fmt.Errorf("open %s: %w", s.path, fs.ErrNotExist)
 }
 
+// errNoLine says that a file holds no line: it identifies nothing, and nothing is missing without it.
+var errNoLine = errors.New("the file holds no line")
+
 // siblingHash identifies a rotated file by its first bytes, unpacked.
-func siblingHash(s sibling, l limits) (hash uint64, ok bool) {
+func siblingHash(s sibling, l limits) (hash uint64, err error) {
 	if s.size == 0 {
-		return 0, false
+		return 0, errNoLine
 	}
 	r, err := openLimited(s.path, l)
 	if err != nil {
-		return 0, false
+		return 0, err
 	}
 	defer r.Close()
 	nuls, head, _, err := readHead(r)
-	if err != nil || len(head) == 0 {
-		return 0, false
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", s.path, err)
 	}
-	return headHash(nuls, head), true
+	if len(head) == 0 {
+		return 0, errNoLine
+	}
+	return headHash(nuls, head), nil
 }
 
 // missVanished tells once that an input has saved positions and none of their files is there: they were

@@ -287,18 +287,18 @@ func TestRotationGoesOnWhileLooking(t *testing.T) {
 	hash, _ := siblingHash(listed, f.limits)
 	rename(t, path+".1", path+".2")
 	write(t, path+".1", text(number(1000, 2000)))
-	at, file, found := f.locate(path, listed, hash)
-	if !found || at.path != path+".2" || at.id != listed.id {
-		t.Fatalf("found %v at %s, want it at .2", found, at.path)
+	at, file, err := f.locate(path, listed, hash)
+	if err != nil || at.path != path+".2" || at.id != listed.id {
+		t.Fatalf("found at %s, %v, want it at .2", at.path, err)
 	}
 	file.Close()
 	pack(t, "gzip", path+".2")
-	if at, file, found = f.locate(path, listed, hash); !found || at.path != path+".2.gz" {
-		t.Fatalf("found %v at %s, want it at .2.gz", found, at.path)
+	if at, file, err = f.locate(path, listed, hash); err != nil || at.path != path+".2.gz" {
+		t.Fatalf("found at %s, %v, want it at .2.gz", at.path, err)
 	}
 	file.Close()
 	remove(t, path+".2.gz")
-	if _, _, found = f.locate(path, listed, hash); found {
+	if _, _, err = f.locate(path, listed, hash); err == nil {
 		t.Fatal("another file was taken for it")
 	}
 }

@@ -76,11 +76,11 @@ func (f *files) findCopy(g *generation) (s sibling, file *os.File, newer []sibli
 		if s.id == g.id || f.holding(s.id) != nil {
 			continue
 		}
-		if hash, ok := siblingHash(s, f.limits); !ok || hash != g.hash || !f.continues(s, g) {
+		if hash, err := siblingHash(s, f.limits); err != nil || hash != g.hash || !f.continues(s, g) {
 			continue
 		}
-		if s, file, found = f.locate(g.path, s, g.hash); found {
-			return s, file, all[i+1:], true
+		if at, file, err := f.locate(g.path, s, g.hash); err == nil {
+			return at, file, all[i+1:], true
 		}
 	}
 	return sibling{}, nil, nil, false
@@ -90,8 +90,12 @@ func (f *files) findCopy(g *generation) (s sibling, file *os.File, newer []sibli
 func (f *files) takeUpLives(g *generation) {
 	prev := g.after
 	for _, s := range g.lives {
-		if hash, ok := f.unread(s); ok {
-			prev = f.takeUp(g.path, s, hash, prev, "", 0)
+		hash, ok, err := f.unread(s)
+		if err != nil {
+			f.unreadable(g, s, err)
+		}
+		if ok {
+			prev = f.takeUp(g.path, s, hash, g, prev)
 		}
 	}
 	f.mu.Lock()

@@ -1,0 +1,131 @@
+package source
+
+import (
+	"compress/gzip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/squall-sre/squall/pipeline"
+)
+
+// wantGaps waits until so many gaps of a reason are told.
+func (s *spool) wantGaps(n int, reason string) {
+	s.t.Helper()
+	count := func() (found int) {
+		for _, skip := range s.skips() {
+			if skip.Lost && skip.Reason == reason {
+				found++
+			}
+		}
+		return found
+	}
+	until(s.t, func() bool { return count() >= n }, func() string { return "no gap is told" })
+	if got := count(); got != n {
+		s.t.Errorf("%d gaps as %s, want %d", got, reason, n)
+	}
+}
+
+// A file came, was rotated and was packed so badly that it cannot be read, all between two looks: it is a gap, not only
+// an error.
+func TestRotatedFileThatCannotBeOpened(t *testing.T) {
+	path, s := logPath(t), newSpool(t)
+	lines := number(0, 300)
+	write(t, path, text(lines[:100]))
+	f, stop := start(t, s, path)
+	defer stop()
+	s.want(lines[:100])
+	f.mu.Lock() // no look ends meanwhile
+	rename(t, path, path+".2")
+	write(t, path+".1.gz", "\x1f\x8b\x08 torn")
+	write(t, path, text(lines[200:]))
+	f.mu.Unlock()
+	s.want(append(append([]string{}, lines[:100]...), lines[200:]...))
+	s.wantGaps(1, pipeline.SkipUnread)
+}
+
+// The same while squall was away: the broken archive is newer than what was read last.
+func TestRotatedFileThatCannotBeOpenedAfterARestart(t *testing.T) {
+	path, s := logPath(t), newSpool(t)
+	lines := number(0, 300)
+	write(t, path, text(lines[:100]))
+	_, stop := start(t, s, path)
+	s.want(lines[:100])
+	stop()
+	rename(t, path, path+".2")
+	write(t, path+".1.gz", "\x1f\x8b\x08 torn")
+	write(t, path, text(lines[200:]))
+	_, stop = start(t, s, path)
+	defer stop()
+	s.want(append(append([]string{}, lines[:100]...), lines[200:]...))
+	s.wantGaps(1, pipeline.SkipUnread)
+}
+
+// A squall that is starved first sees a log when it was rotated already: a new container writes much.
+func TestRotatedBeforeItWasSeen(t *testing.T) {
+	for name, restart := range map[string]bool{"first run": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			root, s := t.TempDir(), newSpool(t)
+			glob := filepath.Join(root, "*", "access.log")
+			lines := number(0, 3000)
+			mkdir(t, filepath.Join(root, "a"))
+			write(t, filepath.Join(root, "a", "access.log"), text(lines[:1000]))
+			_, stop := start(t, s, glob)
+			s.wantSet(lines[:1000])
+			if restart {
+				stop()
+				_, stop = start(t, s, glob)
+			}
+			defer stop()
+			appendTo(t, filepath.Join(root, "a", "access.log"), "00000999 it looks\n")
+			s.wantSet(append([]string{"00000999 it looks"}, lines[:1000]...))
+			aside := filepath.Join(root, ".b")
+			mkdir(t, aside)
+			write(t, filepath.Join(aside, "access.log.1"), text(lines[1000:2000]))
+			write(t, filepath.Join(aside, "access.log"), text(lines[2000:]))
+			rename(t, aside, filepath.Join(root, "b"))
+			s.wantSet(append([]string{"00000999 it looks"}, lines...))
+		})
+	}
+}
+
+// A rotated file is packed while squall looks: between the listing and the opening its name goes.
+func TestPackedBetweenListingAndOpening(t *testing.T) {
+	path := logPath(t)
+	f := newFiles(testConfig(path), testRuntime(), nil)
+	s := newSpool(t)
+	f.positions = s
+	write(t, path+".1", text(number(0, 100)))
+	listed := siblings(path)[0]
+	data, err := os.ReadFile(path + ".1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove(t, path+".1")
+	if _, ok, err := f.unread(listed); ok || !isMissing(err) {
+		t.Fatalf("unread: %v %v, want that it is missing", ok, err)
+	}
+	out, err := os.Create(path + ".1.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := gzip.NewWriter(out)
+	if _, err := z.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// bzip2 and others keep whole seconds of the time.
+	at := listed.mtime.Truncate(1e9)
+	if err := os.Chtimes(path+".1.gz", at, at); err != nil {
+		t.Fatal(err)
+	}
+	if g := f.missed(path, &generation{}, nil, listed.mtime); g == nil || g.pack == nil {
+		t.Fatal("the archive was not taken up")
+	}
+	f.release()
+}
