@@ -125,6 +125,13 @@ func launch(t *testing.T, in surroundings, args ...string) *program {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	p.watch()
+	return p
+}
+
+// watch notes the end of the process; a test that ends kills it.
+func (p *program) watch() {
+	t := p.t
 	go func() { _ = p.cmd.Wait(); close(p.ended) }()
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
@@ -134,10 +141,9 @@ func launch(t *testing.T, in surroundings, args ...string) *program {
 			t.Errorf("squall crashed or raced")
 		}
 		if t.Failed() {
-			t.Logf("squall %s wrote to stderr:\n%s\nand to stdout:\n%s", strings.Join(args, " "), text, p.stdout)
+			t.Logf("squall %s wrote to stderr:\n%s\nand to stdout:\n%s", strings.Join(p.cmd.Args[1:], " "), text, p.stdout)
 		}
 	})
-	return p
 }
 
 // write makes a file with a text.
@@ -152,6 +158,14 @@ func write(t *testing.T, path, text string) {
 func runSquall(t *testing.T, dir string, in surroundings) *program {
 	t.Helper()
 	p := launch(t, in, "run", "--config", filepath.Join(dir, "squall.yaml"), "--web.listen-address", "127.0.0.1:0")
+	p.await()
+	return p
+}
+
+// await waits until it reads.
+func (p *program) await() {
+	t := p.t
+	t.Helper()
 	eventually(t, "squall tells its address", func() bool {
 		p.alive()
 		for _, e := range p.log("serving HTTP") {
@@ -164,7 +178,6 @@ func runSquall(t *testing.T, dir string, in surroundings) *program {
 		code, _ := p.get("/-/ready")
 		return code == http.StatusOK
 	})
-	return p
 }
 
 // alive fails the test when the process has gone.

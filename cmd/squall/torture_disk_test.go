@@ -157,7 +157,8 @@ func (p *twins) finish(name string) {
 	tortureTable.add(tortureRow{
 		name: name, lines: len(written), lost: p.counted + p.lost(), duplicates: repeats, page: len(told), rss: p.worst.rss, delay: p.behind,
 	})
-	if p.behind > 4*time.Second { // one page waits two seconds for a disk that does not answer
+	// One page waits two seconds for a disk that does not answer; the rest is for processors that others use too.
+	if p.behind > 15*time.Second {
 		t.Errorf("storms were told up to %s late", p.behind)
 	}
 	p.end(syscall.SIGTERM)

@@ -56,8 +56,8 @@ const (
 	webMaxBody       = 64 << 10 // bytes
 
 	webMaxConnections = 256 // more wait in the kernel until one of these ends
-	webGrace         = 5 * time.Second
-	profileMax       = 2 * time.Minute
+	webGrace          = 5 * time.Second
+	profileMax        = 2 * time.Minute
 )
 
 // A webServer serves the page, the metrics and the API.
