@@ -199,6 +199,9 @@ func restartCause(f *facts) Cause {
 	}
 	text += budget(f.probe)
 	trigger := "what made the probes fail: the access log of the ingress " + f.window() + ", and the load of nodes, databases and file servers"
+	if f.requests > 0 {
+		trigger = "what made the probes fail: the load of nodes, databases and file servers; of the sites whose requests were read, none is known to be theirs (namespaces of the site)"
+	}
 	liveness, probable := e.Reasons["liveness"], e.Reasons["liveness_probable"]
 	switch {
 	case len(f.lossy()) > 0:

@@ -20,7 +20,7 @@ import (
 type Incident struct {
 	ID       string   // when and where it began: equal input gives equal IDs
 	StartsAt int64    // ns: the onset of its first detection
-	Members  []Member // in the order of their onset
+	Members  []Member // what leads before what it leads to, then by onset
 	Apart    []Apart
 }
 
@@ -64,7 +64,11 @@ var leads = []struct{ from, to, how string }{
 	{"latency", "probe_failure", "probes wait with everybody else"},
 	{"worker_timeout", "restart_burst", "probes wait behind stuck requests"},
 	{"probe_failure", "restart_burst", "failed probes restart containers"},
+	{"saturation", "restart_burst", "probes wait with everybody else and fail"},
+	{"latency", "restart_burst", "probes wait with everybody else and fail"},
 	{"restart_burst", "error_burst", "restarted containers answer nothing"},
+	{"restart_burst", "latency", "those that are left have more to do"},
+	{"restart_burst", "client_abandon", "clients give up while containers start"},
 }
 
 // hurts are the detections of what clients and workers suffer: they travel along a dependency, a storm does not.
@@ -230,7 +234,7 @@ func (c *correlator) mergeOne() bool {
 
 func (c *correlator) merge(first, second string) {
 	a, b := c.incidents[first], c.incidents[second]
-	if b.start < a.start {
+	if cmp.Or(cmp.Compare(b.start, a.start), cmp.Compare(b.id, a.id)) < 0 {
 		a, b = b, a
 	}
 	for _, n := range c.nodes {
@@ -406,6 +410,7 @@ func (c *correlator) incident(o *open) *Incident {
 			in.Members = append(in.Members, Member{n.d.Detector, n.d.Labels, n.d.Onset, n.after, n.because})
 		}
 	}
+	in.order()
 	for _, id := range slices.Sorted(maps.Keys(o.apart)) {
 		if len(in.Apart) == maxApart {
 			break
@@ -413,6 +418,24 @@ func (c *correlator) incident(o *open) *Incident {
 		in.Apart = append(in.Apart, Apart{id, o.apart[id]})
 	}
 	return in
+}
+
+// order puts what leads before what it leads to. What comes first needs no reason.
+func (in *Incident) order() {
+	after := map[string]string{}
+	for _, m := range in.Members {
+		after[m.Detector] = m.After
+	}
+	depth := func(m Member) (n int) {
+		for at := m.Detector; after[at] != "" && n < len(in.Members); at = after[at] {
+			n++
+		}
+		return n
+	}
+	slices.SortStableFunc(in.Members, func(a, b Member) int { return cmp.Compare(depth(a), depth(b)) })
+	if len(in.Members) > 0 && in.Members[0].After == "" {
+		in.Members[0].Because = ""
+	}
 }
 
 // text tells the incident in lines: how its detections hang together, and which others it is not.

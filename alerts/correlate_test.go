@@ -88,7 +88,7 @@ func TestIncidents(t *testing.T) {
 	}{
 		"one site is one incident, in the order of what leads to what": {
 			[]detectors.Detection{broken, refused, self},
-			"self_loop@a.example error_burst@a.example<ratelimit_backfire ratelimit_backfire@a.example<self_loop",
+			"self_loop@a.example ratelimit_backfire@a.example<self_loop error_burst@a.example<ratelimit_backfire",
 		},
 		"the same time joins nothing": {
 			[]detectors.Detection{self, burst},

@@ -23,6 +23,14 @@ type SourceRead struct {
 	Requests uint64
 }
 
+// requests is how many were read, of all sources.
+func (in *incident) requests() (n uint64) {
+	for _, of := range in.Heard {
+		n += of
+	}
+	return n
+}
+
 func (in *incident) covered() Coverage {
 	c := Coverage{Lines: in.Rests.Lines, Late: in.Rests.Late + in.Rests.Dropped, Lost: in.Gaps, Quiet: in.Quiet}
 	for _, name := range slices.Sorted(maps.Keys(in.Heard)) {

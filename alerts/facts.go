@@ -30,6 +30,7 @@ type facts struct {
 	coverage pane.Coverage
 	gaps     []string // sources that lost lines, sorted
 	quiet    []detectors.Silence
+	requests uint64   // that were read meanwhile
 	controls []string // what the site has in place
 
 	head, flood, self, restart, sat   *detectors.Evidence

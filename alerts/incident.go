@@ -17,7 +17,7 @@ import (
 const (
 	maxText    = 512 // bytes of one agent, route or sample
 	maxTop     = 10
-	maxShares  = 24
+	maxShares  = 64
 	maxSamples = 5
 	maxGaps    = 20
 	maxParts   = 64 // detections that one alert keeps apart

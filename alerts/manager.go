@@ -396,7 +396,7 @@ func (m *Manager) resolved(t *tracked, a Alert, end int64) Alert {
 func (m *Manager) explain(t *tracked, a *Alert) {
 	a.Detectors = t.incident.detectors(t.rule.reads)
 	f := &facts{
-		alert: a, seen: t.incident.Seen, coverage: t.incident.Rests, gaps: t.incident.Gaps, quiet: t.incident.Quiet,
+		alert: a, seen: t.incident.Seen, coverage: t.incident.Rests, gaps: t.incident.Gaps, quiet: t.incident.Quiet, requests: t.incident.requests(),
 		controls: m.site(t.labels.Get("site")).Controls,
 	}
 	if d := t.incident.primary(t.rule.reads); d != nil {

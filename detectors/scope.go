@@ -21,7 +21,7 @@ type Share struct {
 }
 
 const (
-	topShares    = 3   // of each kind
+	topShares    = 8   // of each kind
 	explainCover = 0.8 // of the restarted containers
 	explainLift  = 1.5 // times what chance would give
 )

@@ -25,6 +25,7 @@ const (
 	usualCap = 0.9
 	// usualPanes is how many panes the share of those with requests looks back on, by exponential weights.
 	usualPanes = 60
+	leastPanes = 12
 	// Sources and sites that are remembered.
 	maxListened   = 1024
 	maxSilentSite = 64
@@ -70,7 +71,7 @@ func (l *listener) hear(p *pane.Pane, keep int64) {
 			s.From = p.Start
 		}
 		s.Empty++
-		s.Silent = s.Panes >= usualPanes/2 && math.Pow(1-min(s.Usual, usualCap), float64(s.Empty)) <= silentOdds
+		s.Silent = s.Panes >= leastPanes && math.Pow(1-s.usual(), float64(s.Empty)) <= silentOdds
 	}
 	maps.DeleteFunc(l.sources, func(name string, _ *listening) bool { return p.Heard[name] == nil })
 	l.over = slices.DeleteFunc(l.over, func(s Silence) bool { return s.To <= p.End-keep })
@@ -98,6 +99,12 @@ func (l *listener) told(name string, s *listening, h *pane.Heard, at int64) {
 func (s *listening) learn(told float64) {
 	s.Panes = min(s.Panes+1, usualPanes)
 	s.Usual += (told - s.Usual) / float64(s.Panes)
+}
+
+// usual is the share of panes with requests, cautious while few were seen (Laplace's rule of succession).
+func (s *listening) usual() float64 {
+	n := float64(s.Panes)
+	return min(s.Usual*n/(n+2), usualCap)
 }
 
 // silences lists those that last and those that were over lately, by source and time.

@@ -65,8 +65,8 @@ func TestQuietIsNoSilence(t *testing.T) {
 	if got := listened(append(talking(600, 6), make([]uint64, 200)...)); len(got) != 1 {
 		t.Errorf("half an hour of nothing after a request a minute: %v", got)
 	}
-	if got := listened(append(talking(20, 1), make([]uint64, 50)...)); len(got) != 0 {
-		t.Errorf("three minutes are not enough to know what is usual: %v", got)
+	if got := listened(append(talking(11, 1), make([]uint64, 50)...)); len(got) != 0 {
+		t.Errorf("two minutes are not enough to know what is usual: %v", got)
 	}
 	// The night comes slowly.
 	var falling []uint64
