@@ -205,7 +205,7 @@ func mergeEpisodes(a, b detectors.Evidence) detectors.Evidence {
 	out.TopAgents, out.TopRoutes = addTops(a.TopAgents, b.TopAgents), addTops(a.TopRoutes, b.TopRoutes)
 	out.P99Censored = a.P99Censored || b.P99Censored
 	out.Scope = widest(a.Scope, b.Scope)
-	if b.Requests.Get() > a.Requests.Get() && len(b.Discriminators) > 0 { // the larger episode's: shares of two do not add up
+	if len(b.Discriminators) > 0 && !(b.Requests.Get() <= a.Requests.Get()) { // the larger episode's: shares of two do not add up
 		out.Discriminators, out.TopPrefixes, out.RuleCoverage = b.Discriminators, b.TopPrefixes, b.RuleCoverage
 	}
 	out.Method, out.Route = a.Method, a.Route

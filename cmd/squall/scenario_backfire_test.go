@@ -41,6 +41,9 @@ func TestSelfLoop(t *testing.T) {
 		between(t, "refused", limiter.Evidence.LimitedOwn, 0.8*refused, refused)
 		neverSaid(t, v, simulate.OwnHost, simulate.Office, "deny ", "fail2ban-client set", "drop")
 		found(t, v, "error_burst") // the pages that could not get their style sheet
+		check(t, "one incident", loop.Incident.ID, limiter.Incident.ID)
+		check(t, "the limiter comes after", loop.Incident.after("ratelimit_backfire"), "self_loop")
+		check(t, "the errors come after", loop.Incident.after("error_burst"), "ratelimit_backfire")
 	})
 }
 
@@ -138,8 +141,10 @@ func TestTriggerLost(t *testing.T) {
 		v, truth := judgedLogs(t, simulate.Options{Scenario: scenario(t, "S18"), Seed: 61 + seed}, "")
 		_, ended := once(t, v, "RestartBurst")
 		paged(t, v, "RestartBurst")
-		if !strings.Contains(ended.Cause.Text, "undetermined") {
-			t.Errorf("cause: %+v", ended.Cause)
+		check(t, "verdict", ended.Cause.Verdict, alerts.Undetermined)
+		missing := "the requests of ingress.log from 2026-07-23T12:03:00Z on" // the burst is over before the log talks again
+		if !slices.ContainsFunc(ended.Cause.Missing, func(s string) bool { return strings.HasPrefix(s, missing) }) {
+			t.Errorf("what is missing: %q", ended.Cause.Missing)
 		}
 		for _, trigger := range []string{"HEAD", "storm", "scanner", "crawl", truth.Sites[0].Site} {
 			if strings.Contains(ended.Cause.Text, trigger) {
@@ -162,6 +167,11 @@ func TestBothAtOnce(t *testing.T) {
 		}
 		check(t, "site", loopEnded.Labels["site"], "site-a.example")
 		check(t, "cluster", burstEnded.Labels["cluster"], "default")
+		for _, x := range [][2]toldIncident{{loopEnded.Incident, burstEnded.Incident}, {burstEnded.Incident, loopEnded.Incident}} {
+			if because := x[0].apart(x[1].ID); x[0].ID == x[1].ID || because == "" {
+				t.Errorf("%s and %s are not told apart: %+v", x[0].ID, x[1].ID, x[0])
+			}
+		}
 		for text, not := range map[string][]string{
 			loopEnded.Cause.Text: {"container", "liveness", "restart", "kubelet"}, burstEnded.Cause.Text: {"site-a", "$request_uri", "limiter"},
 		} {

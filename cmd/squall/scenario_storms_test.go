@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/cmd/squall/simulate"
+	"github.com/squall-sre/squall/detectors"
 )
 
 // TestAbsorbedAtEdge: what a firewall blocked is worth a note, however much it was.
@@ -117,9 +119,19 @@ func TestFooterLinks(t *testing.T) {
 		s.Storms[0].For, s.Storms[0].Count = 2*time.Minute, s.Storms[0].Count*2/5
 		o.Scenario.Duration = 40 * time.Minute
 		t.Run(o.Format, func(t *testing.T) {
-			v, truth := judgedLogs(t, o, "")
+			v, truth := judgedLogs(t, o, `sites:
+  - name: `+cmp.Or(o.Host, s.Host)+`
+    controls: [origin_shield, {name: checkout_head, method: HEAD, path: /checkout/*}]
+`)
 			began, ended := once(t, v, "HeadStorm")
 			e := &ended.Evidence
+			between(t, "what the rules in place would have caught", e.RulesCaughtUpper, 0, 0.02)
+			ranked := func(by string) int {
+				return slices.IndexFunc(e.Discriminators, func(d detectors.Discriminator) bool { return d.By == by })
+			}
+			if a, b, c, d := ranked("method+route"), ranked("route"), ranked("prefix"), ranked("agent"); a < 0 || a > b || b > d || b > c {
+				t.Errorf("what tells the storm apart: %+v", e.Discriminators)
+			}
 			check(t, "route", e.Route, "/subscription/{int}")
 			between(t, "times the usual", e.BaselineRatio, 0.95*1225, 1.05*1225)
 			between(t, "usual", e.BaselinePerMinute, 2.85, 3.15)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/cmd/squall/simulate"
+	"github.com/squall-sre/squall/detectors"
 )
 
 // A transition is a line of `replay --json` about an alert or, with --detections, a detector.
@@ -30,6 +31,7 @@ type transition struct {
 	StartsAt  time.Time         `json:"starts_at"`
 	EndsAt    *time.Time        `json:"ends_at"`
 	Cause     alerts.Cause      `json:"cause"`
+	Incident  toldIncident      `json:"incident"`
 	Advice    []alerts.Advice   `json:"advice"`
 	Evidence  struct {
 		Requests             float64        `json:"requests"`
@@ -67,7 +69,11 @@ type transition struct {
 			Key   string
 			Count float64
 		} `json:"top_routes"`
-		Zones []struct{ Key string } `json:"zones"`
+		Zones          []struct{ Key string }    `json:"zones"`
+		Discriminators []detectors.Discriminator `json:"discriminators"`
+
+		RulesCaughtLower *float64 `json:"rules_caught_lower"`
+		RulesCaughtUpper *float64 `json:"rules_caught_upper"`
 	} `json:"evidence"`
 }
 
