@@ -118,6 +118,24 @@ func TestStateIsSentAgain(t *testing.T) {
 	})
 }
 
+// What a suppressor holds back goes nowhere, neither its beginning nor its end; once let go it is told.
+func TestHeldBackIsNotSent(t *testing.T) {
+	inBubble(t, time.Minute, func(r *recorder, d *Dispatcher, _ func()) {
+		a := page("A")
+		held := a
+		held.State, held.Suppressed = alerts.Suppressed, "window"
+		over := resolved(a)
+		over.Suppressed = "window"
+		d.Update(time.Now().UnixNano(), nil, []alerts.Alert{held})
+		wait(5 * time.Minute)
+		d.Update(time.Now().UnixNano(), nil, []alerts.Alert{over, held})
+		wait(5 * time.Minute)
+		expect(t, r.take(), "")
+		d.Update(time.Now().UnixNano(), []alerts.Alert{a}, []alerts.Alert{a})
+		expect(t, r.take(), "10m0s A:firing")
+	})
+}
+
 // An end that could not be told is told when the receiver is back, however late.
 func TestEndIsToldHoweverLate(t *testing.T) {
 	inBubble(t, time.Minute, func(r *recorder, d *Dispatcher, _ func()) {

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -89,5 +90,36 @@ func TestReadmeNamesEveryKind(t *testing.T) {
 				t.Errorf("the README does not name the %s `%s`", family, name)
 			}
 		}
+	}
+}
+
+// TestReadmeRules holds that the README's rules load and that its rule test succeeds with them.
+func TestReadmeRules(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	var rules, tests string
+	for block := range strings.SplitSeq(readReadme(t), "```yaml\n") {
+		block, _, _ = strings.Cut(block, "```")
+		switch {
+		case strings.HasPrefix(block, "rules:"):
+			rules = write("squall.yaml", "sources: [{type: stdin}]\n"+block)
+		case strings.HasPrefix(block, "config:"):
+			tests = write("rules_test.yaml", block)
+		}
+	}
+	if rules == "" || tests == "" {
+		t.Fatal("the README shows no rules, or no test of them")
+	}
+	if _, err := runCheck("--config", rules); err != nil {
+		t.Error(err)
+	}
+	if out, err := runCheck("--test", tests); err != nil || !strings.Contains(out, "SUCCESS") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -131,6 +131,27 @@ func TestWebRoutes(t *testing.T) {
 	}
 }
 
+// heldBack is a state with an alert that nobody is told of.
+type heldBack struct{ shown }
+
+func (*heldBack) Alerts() []alerts.Alert {
+	return []alerts.Alert{{Name: "HeadStorm", State: alerts.Suppressed, Suppressed: "nightly", Severity: alerts.Warning, StartsAt: 1e18, At: 1e18}}
+}
+
+func TestWebShowsWhatIsHeldBack(t *testing.T) {
+	base, stop := start(t, webServerConfig{State: &heldBack{}})
+	if _, body, _ := ask(t, "GET", base+"/"); !strings.Contains(body, "SUPPRESSED [warning] HeadStorm") ||
+		!strings.Contains(body, "Held back by nightly: no receiver is told.") {
+		t.Error(body)
+	}
+	if _, body, _ := ask(t, "GET", base+"/api/v1/alerts"); !strings.Contains(body, `"state":"suppressed","suppressed":"nightly"`) {
+		t.Error(body)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWebProfilesByFlag(t *testing.T) {
 	base, stop := start(t, webServerConfig{State: &shown{}, Profiles: true})
 	code, body, _ := ask(t, "GET", base+"/debug/pprof/goroutine?debug=1")
