@@ -34,7 +34,7 @@ BENCH    ?= .
 export LOGS
 
 .DEFAULT_GOAL := all
-.PHONY: all build run vet lint test fuzz bench readme fmt clean help debian-test debian-lint kube-apiserver test-k8s torture
+.PHONY: all build run vet lint test fuzz bench eval readme fmt clean help debian-test debian-lint kube-apiserver test-k8s torture
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -74,6 +74,9 @@ fuzz: ## every fuzz target for FUZZTIME (30s)
 		echo "$$name in $$package"; \
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$package" || exit 1; \
 	done
+
+eval: ## how well storms are detected: 200 of them and a quiet month, as a Markdown table (10 minutes at most)
+	@go test -tags eval -run '^TestEvaluation$$' -timeout 12m ./cmd/squall
 
 bench: ## every benchmark; BENCH is a pattern
 	@go test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)

@@ -26,7 +26,9 @@ func Quiet(days int) Scenario {
 
 // ordinaryDay adds what happens on one day, the d-th of the run. Nothing happens at the same time as another thing.
 func (s *Site) ordinaryDay(at time.Duration, weekday time.Weekday, d int) {
-	clock := func(hour, min int) time.Duration { return at + time.Duration(hour)*time.Hour + time.Duration(min)*minute }
+	clock := func(hour, min int) time.Duration {
+		return at + time.Duration(hour)*time.Hour + time.Duration(min)*minute
+	}
 	shift := d * 7 % 45 // minutes, so that not every day is alike
 	weekend := weekday == time.Saturday || weekday == time.Sunday
 
