@@ -343,7 +343,11 @@ func evidenceLines(a *Alert) []string {
 		add("p99 " + p99(e))
 	}
 	if e.BusyWorkersLower.Known() {
-		add("busy workers "+busyWorkers(e), num(e.PoolWorkers, "of %s", short), num(e.CounterfactualBusyWorkers, "without the class %s", short))
+		of := "of %s"
+		if e.PoolLearned {
+			of = "of %s (php-fpm's max_children)"
+		}
+		add("busy workers "+busyWorkers(e), num(e.PoolWorkers, of, short), num(e.CounterfactualBusyWorkers, "without the class %s", short))
 	}
 	add(num(e.WorkerSecondsShare, "%s of the worker-seconds", percent), num(e.ReachedUpstreamRatio, "%s reached an upstream", percent),
 		num(e.Limited, "%s refused by a limiter", short), num(e.StaticShare, "%s static", percent), num(e.FanOut, "%s for each page", short))

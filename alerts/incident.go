@@ -271,8 +271,12 @@ func fill(a, b detectors.Evidence) detectors.Evidence {
 	for _, i := range numberFields {
 		if !number(&a, i).Known() {
 			setNumber(&a, i, number(&b, i))
-			if i == numberFields["p99_seconds"] && number(&b, i).Known() {
+			switch {
+			case !number(&b, i).Known():
+			case i == numberFields["p99_seconds"]:
 				a.P99Censored = b.P99Censored
+			case i == numberFields["pool_workers"]:
+				a.PoolLearned = b.PoolLearned
 			}
 		}
 	}

@@ -97,6 +97,7 @@ const (
 type Pool struct {
 	Workers int           // over all tasks; 0: unknown
 	Reclaim time.Duration // what a stuck request may hold a worker
+	Learned bool          // Workers is what php-fpm told, not what is configured
 }
 
 // A Window is what a Detector sees.

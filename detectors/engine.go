@@ -51,6 +51,8 @@ type Engine struct {
 	incidents map[string]*pane.Pane // by site ("" for the cluster): the merged panes since its first episode began
 	baselines *Baselines
 	listener  *listener
+	learned   learnedPools
+	onlySite  bool
 	onsets    map[episodeKey][]int64 // of the last episodes, oldest first
 	learning  []lesson               // panes that will be learned when they have left the window without trouble
 	at        int64                  // ns: the end of the last evaluated pane
@@ -97,7 +99,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 		pane: int64(cfg.Pane), cluster: cfg.Cluster, pool: cfg.Pool,
 		controls: cfg.Controls, deps: cfg.Dependencies,
 		episodes: map[episodeKey]*episode{}, incidents: map[string]*pane.Pane{}, baselines: newBaselines(),
-		onsets: map[episodeKey][]int64{}, listener: newListener(),
+		onsets: map[episodeKey][]int64{}, listener: newListener(), learned: learnedPools{},
 	}
 	if e.controls == nil {
 		e.controls = func(string) []Control { return nil }
@@ -195,10 +197,12 @@ func (e *Engine) Close(p *pane.Pane) *Result {
 	e.at = p.End
 	e.push(p)
 	e.listener.hear(p, e.keep)
+	e.learned.learn(p)
 	views := map[viewKey]*pane.Pane{}
 	seen := map[episodeKey]bool{}
 	res := &Result{At: p.End, Coverage: p.Coverage, Heard: p.Heard, Silences: e.listener.silences()}
 	names := e.siteNames()
+	e.onlySite = len(names) == 1
 	for _, r := range e.detectors {
 		r.variants(names, func(d Detector, sites []string) {
 			w := e.window(r.name, e.view(views, d), sites)
@@ -341,7 +345,7 @@ func besideSites(p *pane.Pane, site string) []pipeline.Event {
 
 func (e *Engine) window(detector string, view *pane.Pane, sites []string) *Window {
 	return &Window{
-		View: view, Sites: sites, Cluster: e.cluster, Pool: e.pool, Controls: e.controls, Dependencies: e.deps,
+		View: view, Sites: sites, Cluster: e.cluster, Pool: e.poolOf, Controls: e.controls, Dependencies: e.deps,
 		Baseline: func(site string, k pane.Key) Baseline { return e.baselines.get(site, k, view.Start) },
 		Agents:   e.baselines.agents,
 		Cache:    e.baselines.cache,

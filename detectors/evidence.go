@@ -111,6 +111,7 @@ type Evidence struct {
 	BusyWorkersLower           Num             `json:"busy_workers_lower,omitzero"`
 	BusyWorkersUpper           Num             `json:"busy_workers_upper,omitzero"`
 	PoolWorkers                Num             `json:"pool_workers,omitzero"`
+	PoolLearned                bool            `json:"pool_learned,omitempty"` // from what php-fpm logged
 	WorkerSecondsLower         Num             `json:"worker_seconds_lower,omitzero"`
 	WorkerSecondsUpper         Num             `json:"worker_seconds_upper,omitzero"`
 	WorkerSecondsShare         Num             `json:"worker_seconds_share,omitzero"` // of the site's, by the upper bound: it does not hang on how patient clients are

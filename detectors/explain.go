@@ -165,7 +165,7 @@ func (w *Window) explain(site string, match func(pane.Key) bool) Evidence {
 // explainWorkers adds the origin's side: the workers of the site, and the part of the matching cells.
 func (w *Window) explainWorkers(e *Evidence, site string, match func(pane.Key) bool, c *pane.Cell) {
 	if w.Pool(site).Workers > 0 {
-		e.PoolWorkers = N(float64(w.Pool(site).Workers))
+		e.PoolWorkers, e.PoolLearned = N(float64(w.Pool(site).Workers)), w.Pool(site).Learned
 	}
 	if float64(c.Busy.Untimed) > 0.01*float64(c.Requests) {
 		return // the log does not tell the origin's time: what it tells of is no bound of the whole

@@ -349,6 +349,20 @@ var harness = []struct {
 		r.Class = pipeline.Probe
 	}}}}, -1, 0, 0, nil},
 	{"a monitor that pauses", "retry_loop", stage{length: 900, flows: []flow{organic, {0, 900, 2, retries(10, 7)}}}, -1, 0, 0, nil},
+	{
+		"a pool whose size php-fpm tells", "saturation",
+		stage{length: 900, cfg: Config{Pool: func(string) Pool { return Pool{Reclaim: time.Minute} }}, flows: []flow{organic, {600, 700, 300, slow(4)}}, events: []pipeline.Event{
+			{Kind: pipeline.PHPMaxChildren, Time: base + 610*second, Pool: "www", Limit: 20},
+		}},
+		660, 600, 800, func(e Evidence) bool { return e.PoolWorkers.Get() == 20 && e.PoolLearned },
+	},
+	{
+		"full pools of many pods tell of themselves alone", "saturation",
+		stage{length: 900, cfg: Config{Pool: func(string) Pool { return Pool{Reclaim: time.Minute} }}, flows: []flow{organic, {600, 700, 300, slow(4)}}, events: []pipeline.Event{
+			{Kind: pipeline.PHPMaxChildren, Time: base + 610*second, Pool: "www", Limit: 20, Pod: "web-0", Namespace: "shop"},
+		}},
+		-1, 0, 0, nil,
+	},
 	{"a crash loop of one pod is no burst", "restart_burst", stage{length: 1200, events: pods(8, func(i int) pipeline.Event {
 		return restarted(600+int64(i)*30, "a1", "node-1", "Error", 1)
 	})}, -1, 0, 0, nil},

@@ -9,7 +9,7 @@ import (
 )
 
 // saturation watches how many workers of the origin are busy. By Little's law the mean number in the system is
-// the worker time that falls into a window divided by its length; the pool's size is configured. Autoscalers
+// the worker time that falls into a window divided by its length; the pool's size is configured, or told by php-fpm. Autoscalers
 // that count requests do not see it: ten requests a second of four seconds each pin forty workers. The number
 // is an interval, since the log of a client that gave up hides how long its worker went on; only its lower bound
 // fires: a few clients that leave a well-served site (a mobile network's hiccup) raise the upper one alone.
@@ -82,7 +82,7 @@ func (d *saturation) Touch(w *Window) string {
 func (*saturation) Help() Help {
 	return Help{
 		Watches:  "How many workers of the origin are busy, by Little's law: the worker time that falls into the window divided by its length.",
-		Formula:  "busy workers (lower bound) / the configured pool >= `ratio` over the `window`; silent where pool.workers is not set",
+		Formula:  "busy workers (lower bound) / the configured pool >= `ratio` over the `window`; silent where pool.workers is not set, unless there is one site alone and php-fpm's log tells the size of its one pool (pm.max_children)",
 		Evidence: []string{"busy_workers_lower", "busy_workers_upper", "pool_workers", "top_routes", "worker_seconds_share", "counterfactual_busy_workers", "repeat_factor"},
 		FalsePositives: []string{
 			"pool.workers smaller than what really runs",

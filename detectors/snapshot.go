@@ -20,6 +20,7 @@ type snapshot struct {
 	Onsets    []savedOnsets
 	Listening map[string]*listening
 	Silences  []Silence // over
+	Pools     learnedPools
 }
 
 type savedEpisode struct {
@@ -38,7 +39,7 @@ type savedOnsets struct {
 func (e *Engine) Snapshot() ([]byte, error) {
 	s := snapshot{
 		At: e.at, Incidents: map[string]int64{}, Wrong: map[int64][]string{}, Baselines: e.baselines,
-		Listening: e.listener.sources, Silences: e.listener.over,
+		Listening: e.listener.sources, Silences: e.listener.over, Pools: e.learned,
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(e.episodes), compareEpisodes) {
 		s.Episodes = append(s.Episodes, savedEpisode{e.episodes[key].detection, e.episodes[key].worst})
@@ -72,6 +73,9 @@ func (e *Engine) Restore(data []byte) (at, from int64, err error) {
 	}
 	if s.Listening != nil {
 		e.listener.sources, e.listener.over = s.Listening, s.Silences
+	}
+	if s.Pools != nil {
+		e.learned = s.Pools
 	}
 	for _, saved := range s.Onsets {
 		e.onsets[episodeKey{saved.Detector, saved.Labels}] = saved.Onsets
