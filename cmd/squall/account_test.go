@@ -161,115 +161,151 @@ func appendText(t *testing.T, path, text string) {
 	}
 }
 
+// ledger is a daemon whose lines are counted from outside.
+type ledger struct {
+	*program
+	dir, log, pod string
+	base          string // of VictoriaLogs
+	loki          *gate
+	file          string // the configuration
+	with, without string // Loki
+	now           time.Time
+	written       float64 // lines that the daemon which runs must have read
+}
+
+func (l *ledger) visits(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(logLine(l.now, http.MethodGet, i))
+	}
+	l.written += float64(n)
+	return b.String()
+}
+
+// part is a line as a container runtime writes it: P when the next goes on, else F.
+func (l *ledger) part(tag, text string) string {
+	l.written++
+	return l.now.UTC().Format(time.RFC3339Nano) + " stdout " + tag + " " + text + "\n"
+}
+
+func (l *ledger) read(m map[string]float64) bool { return m["squall_lines_read_total"] == l.written }
+
+func (l *ledger) dealt(m map[string]float64) bool {
+	return l.read(m) && m["squall_spool_waiting_lines"] == 0
+}
+
+// configure reloads. Half an entry is read again when reading begins anew: so its line is counted again, each time.
+func (l *ledger) configure(yaml string) {
+	l.t.Helper()
+	write(l.t, l.file, yaml)
+	code, text := l.reload()
+	check(l.t, "a reload: "+text, code, http.StatusOK)
+	l.written++
+}
+
+// again starts squall anew; the line of half an entry is read again.
+func (l *ledger) again() {
+	l.written = 1
+	l.program = runSquall(l.t, l.dir, surroundings{})
+}
+
 // Whatever happens to lines, each that was read is shipped, waits, or is counted under what became of it: through
 // rotation, lines over the limit, entries of several lines, refusals, an outage, a full spool, reloads with and without
 // Loki, a stop and a crash.
 func TestAccountCloses(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	log, pods := filepath.Join(dir, "access.log"), filepath.Join(dir, "pods", "shop_web-1_uid", "nginx")
+	pods := filepath.Join(dir, "pods", "shop_web-1_uid", "nginx")
 	if err := os.MkdirAll(pods, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	pod := filepath.Join(pods, "0.log")
-	base := startVictoriaLogs(t)
-	loki := startGate(t, base, 100<<10)
-	without := fmt.Sprintf("sources:\n- {name: balancer, type: file, paths: [%q]}\n- {name: shop, type: container, paths: [%q]}\nspool: {dir: %q, max_bytes: 1MiB}\n",
-		log, filepath.Join(dir, "pods/*/*/*.log"), filepath.Join(dir, "spool"))
-	with := without + fmt.Sprintf("loki: {url: %q, batch_wait: 50ms, backoff_config: {min_period: 50ms, max_period: 200ms}}\n", pushURL(loki.URL))
-	file := filepath.Join(dir, "squall.yaml")
-	write(t, file, with)
-
-	now, written := time.Now(), 0.0
-	visits := func(n int) string {
-		var b strings.Builder
-		for i := range n {
-			b.WriteString(logLine(now, http.MethodGet, i))
-		}
-		written += float64(n)
-		return b.String()
+	l := &ledger{
+		dir: dir, log: filepath.Join(dir, "access.log"), pod: filepath.Join(pods, "0.log"), file: filepath.Join(dir, "squall.yaml"),
+		base: startVictoriaLogs(t), now: time.Now(),
 	}
-	part := func(tag, text string) string {
-		written++
-		return now.UTC().Format(time.RFC3339Nano) + " stdout " + tag + " " + text + "\n"
-	}
-	read := func(m map[string]float64) bool { return m["squall_lines_read_total"] == written }
-	appendText(t, log, visits(500))
-	appendText(t, pod, part("P", "one ")+part("P", "entry ")+part("F", "of three")+part("F", "and one of one"))
-	squall := runSquall(t, dir, surroundings{})
-	squall.accounted("lines and parts", read)
-	appendText(t, log, visits(100)+"GET /"+strings.Repeat("a", 300<<10)+"\n\n# a comment\n")
-	written += 3
-	if err := os.Rename(log, log+".1"); err != nil {
-		t.Fatal(err)
-	}
-	appendText(t, log+".1", visits(100))
-	appendText(t, log, visits(100))
-	appendText(t, pod, part("P", "its end does not come"))
-	all := func(m map[string]float64) bool { return read(m) && m["squall_spool_waiting_lines"] == 0 }
-	m := squall.accounted("rotation, a line over the limit, half an entry", all)
-	check(t, "lines joined", m["squall_lines_joined_total"], 3.0)
-	check(t, "lines refused", m["squall_lines_refused_total"], 1.0)
-	check(t, "lines shipped", m["squall_lines_shipped_total"], written-4)
-	eventually(t, "Loki has them", func() bool { return float64(len(stored(t, base))) >= written-4 })
-	check(t, "lines in Loki", float64(len(stored(t, base))), written-4)
-	check(t, "lines too long", squall.metric(`squall_lines_refused_total{reason="line_too_long"}`), 1.0)
-
-	loki.shut.Store(true)
-	appendText(t, log, visits(300))
-	check(t, "lines waiting", squall.accounted("Loki is away", read)["squall_spool_waiting_lines"], 300.0)
-	// Half an entry is read again when reading begins anew: so its line is counted again, each time.
-	code, text := squall.reload()
-	check(t, "a reload: "+text, code, http.StatusOK)
-	written++
-	check(t, "lines waiting", squall.accounted("a reload while Loki is away", read)["squall_spool_waiting_lines"], 300.0)
-	write(t, file, without)
-	code, text = squall.reload()
-	check(t, "a reload: "+text, code, http.StatusOK)
-	written++
-	appendText(t, log, visits(50))
-	kept := func(m map[string]float64) bool { return read(m) && m["squall_spool_waiting_lines"] == 0 }
-	check(t, "lines kept", squall.accounted("without Loki", kept)["squall_spool_kept_lines_total"], 350.0)
-	write(t, file, with)
-	code, text = squall.reload()
-	check(t, "a reload: "+text, code, http.StatusOK)
-	written++
-	m = squall.accounted("with Loki again", read)
-	check(t, "lines taken over", m["squall_spool_recovered_lines_total"] >= 350, true)
-	waiting := m["squall_spool_waiting_lines"]
-
-	check(t, "exit code", squall.stop(syscall.SIGTERM), 0)
-	written = 1
-	squall = runSquall(t, dir, surroundings{})
-	m = squall.accounted("after a stop", read)
+	l.loki = startGate(t, l.base, 100<<10)
+	l.without = fmt.Sprintf("sources:\n- {name: balancer, type: file, paths: [%q]}\n- {name: shop, type: container, paths: [%q]}\nspool: {dir: %q, max_bytes: 1MiB}\n",
+		l.log, filepath.Join(dir, "pods/*/*/*.log"), filepath.Join(dir, "spool"))
+	l.with = l.without + fmt.Sprintf("loki: {url: %q, batch_wait: 50ms, backoff_config: {min_period: 50ms, max_period: 200ms}}\n", pushURL(l.loki.URL))
+	write(t, l.file, l.with)
+	l.shipping(t)
+	waiting := l.reloading(t)
+	check(t, "exit code", l.stop(syscall.SIGTERM), 0)
+	l.again()
+	m := l.accounted("after a stop", l.read)
 	check(t, "lines taken over", m["squall_spool_recovered_lines_total"], waiting)
 	check(t, "lines waiting", m["squall_spool_waiting_lines"], waiting)
+	l.filling(t)
+	l.kill()
+	l.again()
+	m = l.accounted("after a crash", l.read)
+	check(t, "lines taken over", m["squall_spool_recovered_lines_total"] > 0, true)
+	l.loki.shut.Store(false)
+	l.accounted("Loki is back", l.dealt)
+	l.linted(t)
+	check(t, "exit code", l.stop(syscall.SIGTERM), 0)
+}
 
+func (l *ledger) shipping(t *testing.T) {
+	appendText(t, l.log, l.visits(500))
+	appendText(t, l.pod, l.part("P", "one ")+l.part("P", "entry ")+l.part("F", "of three")+l.part("F", "and one of one"))
+	l.program = runSquall(t, l.dir, surroundings{})
+	l.accounted("lines and parts", l.read)
+	appendText(t, l.log, l.visits(100)+"GET /"+strings.Repeat("a", 300<<10)+"\n\n# a comment\n")
+	l.written += 3
+	if err := os.Rename(l.log, l.log+".1"); err != nil {
+		t.Fatal(err)
+	}
+	appendText(t, l.log+".1", l.visits(100))
+	appendText(t, l.log, l.visits(100))
+	appendText(t, l.pod, l.part("P", "its end does not come"))
+	m := l.accounted("rotation, a line over the limit, half an entry", l.dealt)
+	check(t, "lines joined", m["squall_lines_joined_total"], 3.0)
+	check(t, "lines too long", l.metric(`squall_lines_refused_total{reason="line_too_long"}`), 1.0)
+	check(t, "lines shipped", m["squall_lines_shipped_total"], l.written-4)
+	eventually(t, "Loki has them", func() bool { return float64(len(stored(t, l.base))) >= l.written-4 })
+	check(t, "lines in Loki", float64(len(stored(t, l.base))), l.written-4)
+}
+
+// reloading takes Loki away, out of the configuration, and back into it. It gives how many lines wait then.
+func (l *ledger) reloading(t *testing.T) (waiting float64) {
+	l.loki.shut.Store(true)
+	appendText(t, l.log, l.visits(300))
+	check(t, "lines waiting", l.accounted("Loki is away", l.read)["squall_spool_waiting_lines"], 300.0)
+	l.configure(l.with)
+	check(t, "lines waiting", l.accounted("a reload while Loki is away", l.read)["squall_spool_waiting_lines"], 300.0)
+	l.configure(l.without)
+	appendText(t, l.log, l.visits(50))
+	check(t, "lines kept", l.accounted("without Loki", l.dealt)["squall_spool_kept_lines_total"], 350.0)
+	l.configure(l.with)
+	m := l.accounted("with Loki again", l.read)
+	check(t, "lines taken over", m["squall_spool_recovered_lines_total"], 350.0)
+	return m["squall_spool_waiting_lines"]
+}
+
+// filling writes what cannot be compressed until the spool is over its limit.
+func (l *ledger) filling(t *testing.T) {
 	noise := rand.New(rand.NewPCG(1, 2))
 	for range 14 {
 		var b strings.Builder
 		for range 250 {
-			b.WriteString(strings.TrimSuffix(logLine(now, http.MethodGet, 1), "\n"))
+			b.WriteString(strings.TrimSuffix(logLine(l.now, http.MethodGet, 1), "\n"))
 			for range 60 {
 				fmt.Fprintf(&b, "%016x", noise.Uint64())
 			}
 			b.WriteByte('\n')
 		}
-		written += 250
-		appendText(t, log, b.String())
-		squall.accounted("the spool fills", read)
+		l.written += 250
+		appendText(t, l.log, b.String())
+		l.accounted("the spool fills", l.read)
 	}
-	m = squall.accounted("the spool is full", func(m map[string]float64) bool { return read(m) && m["squall_lines_lost_total"] > 0 })
-	check(t, "lines lost", squall.metric(`squall_lines_lost_total{reason="spool_full",source=""}`), m["squall_lines_lost_total"])
-	squall.kill()
-	written = 1
-	squall = runSquall(t, dir, surroundings{})
-	m = squall.accounted("after a crash", read)
-	check(t, "lines taken over", m["squall_spool_recovered_lines_total"] > 0, true)
-	loki.shut.Store(false)
-	squall.accounted("Loki is back", all)
+	m := l.accounted("the spool is full", func(m map[string]float64) bool { return l.read(m) && m["squall_lines_lost_total"] > 0 })
+	check(t, "lines lost", l.metric(`squall_lines_lost_total{reason="spool_full",source=""}`), m["squall_lines_lost_total"])
+}
 
-	_, text = squall.get("/metrics")
+// linted tells what is against the conventions of metrics.
+func (l *ledger) linted(t *testing.T) {
+	_, text := l.get("/metrics")
 	problems, err := promlint.New(strings.NewReader(text)).Lint()
 	if err != nil {
 		t.Fatal(err)
@@ -282,5 +318,4 @@ func TestAccountCloses(t *testing.T) {
 			t.Errorf("a source has another name here: %s", line)
 		}
 	}
-	check(t, "exit code", squall.stop(syscall.SIGTERM), 0)
 }
