@@ -298,16 +298,16 @@ func (t *ruleTest) check(errs *configErrors) {
 		}
 	}
 	if inputs != 1 {
-		errs.add(t.node.at, "a test has one input: simulate, logs or lines")
+		errs.add(t.node.place(), "a test has one input: simulate, logs or lines")
 	}
 	if t.Name == "" {
-		errs.add(t.node.at, "a test has no name")
+		errs.add(t.node.place(), "a test has no name")
 	}
 	if t.Workers < 0 {
 		errs.add(t.node.place("workers"), "workers: %d workers are no pool", t.Workers)
 	}
 	if len(t.Alerts)+len(t.Firing)+len(t.None)+len(t.Detections) == 0 {
-		errs.add(t.node.at, "test %q expects nothing: write alerts, firing, none or detections", t.Name)
+		errs.add(t.node.place(), "test %q expects nothing: write alerts, firing, none or detections", t.Name)
 	}
 	if _, err := chooseFormat(t.Format.Type, t.Format.Decode); err != nil {
 		errs.take(t.node.place("format"), "format", err)
@@ -324,7 +324,7 @@ func (t *ruleTest) checkNames(rules []string, errs *configErrors) {
 	levels := []string{string(alerts.Page), string(alerts.Warning), string(alerts.Info)}
 	expected := func(e *expectedAlert) {
 		if e.Alert == "" {
-			errs.add(e.node.at, "no alert is named: write alert: %s", rules[0])
+			errs.add(e.node.place(), "no alert is named: write alert: %s", rules[0])
 		}
 		one(e.node.place("alert"), "alert", e.Alert, rules)
 		one(e.node.place("severity"), "severity", string(e.Severity), levels)
@@ -348,7 +348,7 @@ func (t *ruleTest) checkNames(rules []string, errs *configErrors) {
 	for i := range t.Detections {
 		d := &t.Detections[i]
 		if d.Detector == "" {
-			errs.add(d.node.at, "no detector is named")
+			errs.add(d.node.place(), "no detector is named")
 		}
 		one(d.node.place("detector"), "detector", d.Detector, detectors.Names())
 	}

@@ -70,11 +70,11 @@ func (e *expectedAlert) among(o *observed) []failure {
 	case e.Count != nil && matched == *e.Count, e.Count == nil && matched > 0:
 		return nil
 	case matched > 0:
-		return []failure{{e.node.at, fmt.Sprintf("%d alerts %s are as told, not %d\n%s", matched, e.Alert, *e.Count, o.listed(o.alerts))}}
+		return []failure{{e.node.place(), fmt.Sprintf("%d alerts %s are as told, not %d\n%s", matched, e.Alert, *e.Count, o.listed(o.alerts))}}
 	case nearest == nil:
-		return []failure{{e.node.at, "no alert " + e.Alert + " came\n" + o.listed(o.alerts)}}
+		return []failure{{e.node.place(), "no alert " + e.Alert + " came\n" + o.listed(o.alerts)}}
 	}
-	return []failure{{e.node.at, "no alert " + e.Alert + " is as expected; the nearest:\n" + o.text(nearest) + diffText(fewest)}}
+	return []failure{{e.node.place(), "no alert " + e.Alert + " is as expected; the nearest:\n" + o.text(nearest) + diffText(fewest)}}
 }
 
 // exactly compares all alerts that fire at a time with those that must: each with one.
@@ -103,7 +103,7 @@ func (m *expectedMoment) exactly(o *observed) []failure {
 		return nil
 	}
 	head := fmt.Sprintf("at %s other alerts fire than expected (-: expected, +: got)\n", o.offset(at))
-	return []failure{{m.node.at, head + strings.Join(lines, "\n")}}
+	return []failure{{m.node.place(), head + strings.Join(lines, "\n")}}
 }
 
 // pairUp gives each of the right ones the left one that it goes with, -1 for none, so that as many as can be have one
@@ -205,7 +205,7 @@ func (e *expectedDetection) among(o *observed) []failure {
 		want = fmt.Sprint(*e.Count)
 	}
 	head := fmt.Sprintf("%d detections of %s are as told, not %s", matched, e.Detector, want)
-	return []failure{{e.node.at, strings.Join(append([]string{head}, lines[:min(len(lines), maxGot)]...), "\n")}}
+	return []failure{{e.node.place(), strings.Join(append([]string{head}, lines[:min(len(lines), maxGot)]...), "\n")}}
 }
 
 func (o *observed) detectionText(d *detectionLife) string {

@@ -87,7 +87,7 @@ func (r *ruleTester) file(ctx context.Context, path string) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			faults = append(faults, failure{t.node.at, err.Error()})
+			faults = append(faults, failure{t.node.place(), err.Error()})
 		}
 		if len(faults) == 0 {
 			continue

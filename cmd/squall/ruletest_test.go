@@ -1,7 +1,10 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -59,4 +62,34 @@ func TestPairing(t *testing.T) {
 	if !slices.Equal(got, []int{1, 0, -1}) {
 		t.Fatal(got)
 	}
+}
+
+// FuzzRuleTests: no text makes the reader of rule tests panic; what it refuses it names with the file.
+func FuzzRuleTests(f *testing.F) {
+	for _, text := range []string{
+		"tests: [{name: a, simulate: S01, alerts: [{alert: StormHurting, starts_at: +2m..+5m}], firing: [{at: 1m, alerts: []}], none: [page]}]",
+		"tests: [null, {alerts: [null], firing: [null], detections: [null], none: [null], lines: x}]",
+		"tests: [{name: a, simulate: {scenario: S01, rate: 2, seed: 3}, logs: null, format: {type: nginx, log_format: '$request'}}]",
+		"alert_rule_test: x\ntests: 3", "tests: {}", "",
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		path := filepath.Join(t.TempDir(), "x_test.yaml")
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tests, err := readRuleTests(path)
+		if err != nil {
+			if !strings.Contains(err.Error(), "x_test.yaml") && !strings.Contains(err.Error(), "no alert") {
+				t.Fatalf("the error does not name the file: %v", err)
+			}
+			return
+		}
+		var errs configErrors
+		for i := range tests.Tests {
+			tests.Tests[i].checkNames([]string{"StormHurting"}, &errs)
+			tests.Tests[i].compare(&observed{})
+		}
+	})
 }
