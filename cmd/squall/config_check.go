@@ -138,6 +138,7 @@ func (c *Config) checkSites(errs *configErrors) {
 			}
 			hosts[key] = s.Name
 		}
+		s.checkControls(errs)
 		if s.Pool.Workers < 0 {
 			errs.add(s.node.place("pool", "workers"), "pool.workers is below 0")
 		}
@@ -151,6 +152,19 @@ func (c *Config) checkSites(errs *configErrors) {
 	for i := range c.Allowed {
 		if c.Allowed[i].Name == "" {
 			errs.add(c.root.get("allowed").item(i).at, "an allowed range has no name")
+		}
+	}
+}
+
+// checkControls finds rules in place that can answer nothing.
+func (s *SiteConfig) checkControls(errs *configErrors) {
+	for i, c := range s.Controls {
+		at := s.node.get("controls").item(i).at
+		if c.Method != strings.ToUpper(c.Method) {
+			errs.add(at, "control %q: method is %q: write %s", c.Name, c.Method, strings.ToUpper(c.Method))
+		}
+		if c.Path != "" && c.Path[0] != '/' && c.Path[0] != '*' {
+			errs.add(at, "control %q: path is %q: write /… or *…", c.Name, c.Path)
 		}
 	}
 }
