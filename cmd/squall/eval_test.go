@@ -19,7 +19,10 @@ import (
 )
 
 // evaluationScale is how many storms and how many quiet days are looked at.
-type evaluationScale struct{ storms, days int }
+type evaluationScale struct {
+	storms, days int
+	rate         float64 // of the quiet days; 0: as they are
+}
 
 // A stormKind is a family of storms of the evaluation.
 type stormKind string
@@ -215,7 +218,7 @@ func TestEvaluation(t *testing.T) {
 
 // quietMonth replays ordinary days: nobody is paged.
 func quietMonth(t *testing.T) string {
-	o := simulate.Options{Scenario: simulate.Quiet(evaluated.days), Format: "nginx_extended", Seed: 7}
+	o := simulate.Options{Scenario: simulate.Quiet(evaluated.days), Format: "nginx_extended", Seed: 7, Rate: evaluated.rate}
 	path := filepath.Join(t.TempDir(), "quiet.log")
 	f, err := os.Create(path)
 	if err != nil {
