@@ -147,7 +147,7 @@ func between(t *testing.T, what string, got *float64, low, high float64) {
 func advised(t *testing.T, a *transition, layer, text string) {
 	t.Helper()
 	if !slices.ContainsFunc(a.Advice, func(x alerts.Advice) bool {
-		return (layer == "" || string(x.Layer) == layer) && strings.Contains(x.Text+x.Snippet+x.Verify, text)
+		return (layer == "" || x.Layer == layer) && strings.Contains(x.Text+x.Snippet+x.Verify, text)
 	}) {
 		t.Errorf("%s: no advice for %s says %q: %+v", a.Alert, layer, text, a.Advice)
 	}
