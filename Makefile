@@ -76,7 +76,7 @@ fuzz: ## every fuzz target for FUZZTIME (30s)
 	done
 
 eval: ## how well storms are detected: 200 of them and a quiet month, as a Markdown table (10 minutes at most)
-	@go test -tags eval -run '^TestEvaluation$$' -timeout 12m ./cmd/squall
+	@go test -tags eval -run '^TestEvaluation$$' -timeout 12m -v ./cmd/squall
 
 bench: ## every benchmark; BENCH is a pattern
 	@go test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
