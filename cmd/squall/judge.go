@@ -27,7 +27,8 @@ type judge struct {
 	label   string         // the metrics' source label for all inputs; "": each input has its own
 	metrics *judgeMetrics
 
-	sources map[string]int   // assembler's number of each input
+	sources map[string]int // assembler's number of each input
+	inputs  map[string]punctuality
 	gaps    map[string]int64 // when an input last lost lines, in event time
 	closed  int64            // ns: the end of the last pane that was evaluated
 	total   tally
@@ -35,6 +36,9 @@ type judge struct {
 	// settled is called after each evaluated pane, with what changed in it.
 	settled func(res *detectors.Result, transitions []alerts.Alert)
 }
+
+// punctuality is how many lines of an input came, and how many of them too late to be detected.
+type punctuality struct{ lines, late uint64 }
 
 // tally is what a replay's summary and the accounting of a run need.
 type tally struct {
@@ -167,6 +171,10 @@ func (j *judge) account(w *pipeline.Work) {
 	j.total.lines += uint64(w.Batch.Lines)
 	j.total.parsed += uint64(parsed)
 	j.total.late += uint64(late)
+	if j.label == "" {
+		was := j.inputs[w.Input]
+		j.inputs[w.Input] = punctuality{was.lines + uint64(w.Batch.Lines), was.late + uint64(late)}
+	}
 	j.total.bytes += w.Bytes
 	j.metrics.lines.WithLabelValues(label).Add(float64(w.Batch.Lines))
 	j.metrics.bytes.WithLabelValues(label).Add(float64(w.Bytes))

@@ -52,9 +52,10 @@ type service struct {
 	held     []alerts.Alert // back by suppressors, as of the last pane
 	resolved []alerts.Alert // the last ones, newest first
 
-	saved   int64 // ns of event time: the last snapshot
-	arrived time.Time
-	mark    int64 // ns: the watermark when it last moved, at arrived
+	saved    int64 // ns of event time: the last snapshot
+	lateness lateWatch
+	arrived  time.Time
+	mark     int64 // ns: the watermark when it last moved, at arrived
 }
 
 // inputRoad is one configured source with its road.
@@ -354,6 +355,31 @@ func (d *service) rest(now time.Time) {
 		d.judge.panes.Advance(d.mark + int64(now.Sub(d.arrived)))
 	}
 	d.judge.settle()
+	d.lateness.look(now, d.judge.inputs, d.log)
+}
+
+// lateWatch tells of which inputs lines come too late to be detected: their clock went back, or their order is not
+// time's.
+type lateWatch struct {
+	at    time.Time              // of the last look
+	until map[string]punctuality // by input
+}
+
+// lateShare of an input's lines of a minute is worth a warning.
+const lateShare = 0.1
+
+func (l *lateWatch) look(now time.Time, inputs map[string]punctuality, log *zap.Logger) {
+	if now.Sub(l.at) < time.Minute {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(inputs)) {
+		lines, late := inputs[name].lines-l.until[name].lines, inputs[name].late-l.until[name].late
+		if float64(late) > lateShare*float64(lines) {
+			log.Warn("lines come too late to be detected: they are shipped, and a storm in them is not seen until their times have caught up",
+				zap.String("input", name), zap.Uint64("late", late), zap.Uint64("lines", lines))
+		}
+	}
+	l.at, l.until = now, maps.Clone(inputs)
 }
 
 // settled follows each evaluated pane: the alerts go out, and what must outlive a crash is saved.
