@@ -237,6 +237,13 @@ func (o *Outbox) forget(at int64) {
 // Save puts what changed on disk. It returns at once when nothing did, and within seconds when the disk hangs.
 func (o *Outbox) Save(ctx context.Context) error { return o.save(ctx, true) }
 
+// put gives the disk its time, of which encoding takes none.
+func (o *Outbox) put(ctx context.Context, data []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	return o.kv.Put(ctx, outboxKey, data)
+}
+
 // save does so; unless it must, it does not try soon after a save that failed, nor wait for one that tries.
 func (o *Outbox) save(ctx context.Context, must bool) error {
 	if o.kv == nil {
@@ -248,13 +255,13 @@ func (o *Outbox) save(ctx context.Context, must bool) error {
 	if paused {
 		return errPaused
 	}
-	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	turn, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
 	select {
 	case o.saving <- struct{}{}:
 		defer func() { <-o.saving }()
-	case <-ctx.Done():
-		return fmt.Errorf("store the outbox: %w", ctx.Err())
+	case <-turn.Done():
+		return fmt.Errorf("store the outbox: %w", turn.Err())
 	}
 	o.mu.Lock()
 	doc, changes := o.document(), o.changes
@@ -265,7 +272,7 @@ func (o *Outbox) save(ctx context.Context, must bool) error {
 	}
 	data, err := doc.encode()
 	if err == nil {
-		err = o.kv.Put(ctx, outboxKey, data)
+		err = o.put(ctx, data)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
