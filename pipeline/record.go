@@ -86,9 +86,10 @@ type Record struct {
 	Host       []byte     // as the client asked for it, without port; nil when the format logs none
 	Client     netip.Addr // the peer or, where the format resolves it, the client; invalid when not an address
 	Claimed    bool       // Client is what a header says that the client itself may have written
-	Peer       netip.Addr // who opened the connection, where the log has it beside a Client of its own reckoning
+	Peer       netip.Addr // who opened the connection, where the log has it beside a Client of its own reckoning; if that is not Claimed, Peer told it
 	ClientPort uint16
 	Forwarded  []byte // X-Forwarded-For as logged, for trusted_proxies
+	Hearsay    int    // how many bytes at the front of Forwarded are of a header that proxies pass on as it came, such as X-Real-IP: its hops tell clients apart, and nobody vouches for them
 	Doubted    bool   // Forwarded was guessed by its place in the line, and is another header by what the stream had there
 
 	Method, Path, Query, Proto []byte // path is raw (percent-encoding kept), without query; nil when malformed

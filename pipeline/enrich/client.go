@@ -66,6 +66,7 @@ const (
 	ClientHop                          // the rightmost untrusted hop of X-Forwarded-For, the peer being a trusted proxy
 	ClientHopAlone                     // the same without a peer in the log
 	ClientClaim                        // what the log's writer reckoned from a header, by rules of its own
+	ClientHearsay                      // another header than X-Forwarded-For, sent by a trusted proxy that may not have written it
 )
 
 var clientSources = [...]string{
@@ -74,6 +75,7 @@ var clientSources = [...]string{
 	"the rightmost untrusted hop of X-Forwarded-For, sent by a trusted proxy",
 	"the rightmost untrusted hop of X-Forwarded-For, and nobody vouches for it",
 	"what a header claims, and nobody vouches for it",
+	"claimed by a header that proxies pass on as the client sent it (X-Real-IP and the like), and nobody vouches for it",
 }
 
 // String says it in words.
@@ -97,19 +99,43 @@ func clientOf(r *pipeline.Record, trusted *bart.Lite) (netip.Addr, ClientSource)
 	switch {
 	case r.Claimed:
 		return claimedClient(r, client, trusted, named)
+	case r.Peer.IsValid() && r.Peer.Unmap() != client:
+		return toldClient(r, client, trusted, named)
 	case !named:
 		return client, ClientPeer
 	case !client.IsValid():
 		// The format logs no peer (Traefik's CLF). The hop serves to tell clients apart, and for nothing more.
-		return rightmostUntrusted(r.Forwarded, trusted), ClientHopAlone
+		hop, _ := rightmostUntrusted(r.Forwarded, trusted)
+		return hop, ClientHopAlone
 	case !trusted.Contains(client):
 		return client, ClientPeer
-	case r.Doubted: // an address in it may be the client's own words
+	}
+	return vouchedHop(r, trusted)
+}
+
+// vouchedHop is for a header that a trusted proxy sent. A hop that cannot be read leaves the client unknown. To keep
+// the peer instead would make a stranger who sends garbage an own address, since proxies mostly are.
+func vouchedHop(r *pipeline.Record, trusted *bart.Lite) (netip.Addr, ClientSource) {
+	if r.Doubted { // an address in it may be the client's own words
 		return netip.Addr{}, ClientUnknown
 	}
-	// A hop that cannot be read leaves the client unknown. To keep the peer instead would make a stranger who
-	// sends garbage an own address, since proxies mostly are.
-	return rightmostUntrusted(r.Forwarded, trusted), ClientHop
+	hop, at := rightmostUntrusted(r.Forwarded, trusted)
+	if at < r.Hearsay {
+		return hop, ClientHearsay
+	}
+	return hop, ClientHop
+}
+
+// toldClient is for an address that the server took from what the peer sent, since its own configuration trusts that
+// peer (nginx's realip, Apache's mod_remoteip): if trusted_proxies has it too, it vouches for the address.
+func toldClient(r *pipeline.Record, client netip.Addr, trusted *bart.Lite, named bool) (netip.Addr, ClientSource) {
+	switch {
+	case !trusted.Contains(r.Peer.Unmap()):
+		return client, ClientClaim
+	case named && trusted.Contains(client):
+		return vouchedHop(r, trusted)
+	}
+	return client, ClientHop
 }
 
 // claimedClient is for an address that the balancer reckoned from a header, by rules of its own: Caddy takes the
@@ -121,17 +147,19 @@ func claimedClient(r *pipeline.Record, client netip.Addr, trusted *bart.Lite, na
 		case !trusted.Contains(peer):
 			return peer, ClientPeer
 		case named:
-			return rightmostUntrusted(r.Forwarded, trusted), ClientHop
+			return vouchedHop(r, trusted)
 		}
 	}
 	if named && (!client.IsValid() || trusted.Contains(client)) {
-		return rightmostUntrusted(r.Forwarded, trusted), ClientHopAlone
+		hop, _ := rightmostUntrusted(r.Forwarded, trusted)
+		return hop, ClientHopAlone
 	}
 	return client, ClientClaim
 }
 
-// rightmostUntrusted walks the list from its right end. When every hop is trusted, the leftmost is the client.
-func rightmostUntrusted(list []byte, trusted *bart.Lite) netip.Addr {
+// rightmostUntrusted walks the list from its right end. When every hop is trusted, the leftmost is the client. at is
+// where the hop begins.
+func rightmostUntrusted(list []byte, trusted *bart.Lite) (hop netip.Addr, at int) {
 	var last netip.Addr
 	for range maxHops {
 		i := bytes.LastIndexByte(list, ',')
@@ -139,16 +167,16 @@ func rightmostUntrusted(list []byte, trusted *bart.Lite) netip.Addr {
 		if len(hop) > 0 {
 			a := parseHop(hop)
 			if !a.IsValid() || !trusted.Contains(a) {
-				return a
+				return a, i + 1
 			}
-			last = a
+			last, at = a, i+1
 		}
 		if i < 0 {
-			return last
+			return last, at
 		}
 		list = list[:i]
 	}
-	return netip.Addr{}
+	return netip.Addr{}, 0
 }
 
 func trimSpace(b []byte) []byte {
@@ -170,6 +198,9 @@ func parseHop(hop []byte) netip.Addr {
 		}
 		hop = hop[1:end]
 	} else if i := bytes.IndexByte(hop, ':'); i >= 0 && bytes.IndexByte(hop, '.') >= 0 && bytes.IndexByte(hop[i+1:], ':') < 0 {
+		hop = hop[:i]
+	}
+	if i := bytes.IndexByte(hop, '%'); i > 0 && bytes.IndexByte(hop[:i], ':') >= 0 { // the zone is a name of the sender's
 		hop = hop[:i]
 	}
 	return parseAddr(hop)

@@ -200,7 +200,12 @@ type albTail struct {
 	kind, target, targetStatus []byte
 	timers                     albTimers
 	classic                    bool
+	targetStatuses             []byte // of all the targets that were tried
 }
+
+// albStatusList is the place of target_status_code_list behind request_creation_time: after actions_executed,
+// redirect_url, error_reason and target:port_list.
+const albStatusList = 4
 
 // rest reads what follows the cipher and sets what depends on it.
 func (f *alb) rest(l *albLine, r *pipeline.Record, t albTail) pipeline.Reason {
@@ -219,8 +224,10 @@ func (f *alb) rest(l *albLine, r *pipeline.Record, t albTail) pipeline.Reason {
 		if r.Host == nil && !absent(domain) {
 			r.Host = hostOf(domain)
 		}
-		for l.pos < len(l.line) {
-			l.quoted()
+		for i := 0; l.pos < len(l.line); i++ {
+			if v := l.quoted(); i == albStatusList {
+				t.targetStatuses = v
+			}
 		}
 		if l.cut {
 			return pipeline.ReasonTruncated
@@ -243,8 +250,16 @@ func (f *alb) judge(r *pipeline.Record, t albTail) {
 	if t.timers.target >= 0 {
 		r.UpstreamTime = t.timers.target
 	}
-	if n, ok := uintOf(t.targetStatus); ok && n >= 100 && n <= 999 {
-		r.UpstreamStatuses = append(r.UpstreamStatuses, uint16(n))
+	list := t.targetStatuses
+	if bytes.IndexByte(list, ' ') < 0 {
+		list = t.targetStatus
+	}
+	for len(list) > 0 && len(r.UpstreamStatuses) < maxTries {
+		var status []byte
+		status, list, _ = bytes.Cut(list, []byte(" "))
+		if n, ok := uintOf(status); ok && n >= 100 && n <= 999 {
+			r.UpstreamStatuses = append(r.UpstreamStatuses, uint16(n))
+		}
 	}
 	switch {
 	case !absent(t.target):

@@ -80,7 +80,9 @@ func newApacheCommon(cfg Config) (pipeline.Format, error) {
 }
 
 func makeApache(cfg Config, layouts []*percentLayout) *percentLines {
-	return newPercentLines(cfg, layouts, judgeApache)
+	f := newPercentLines(cfg, layouts, judgeApache)
+	f.reader.guessed = cfg.LogFormat == ""
+	return f
 }
 
 // judgeApache sets what %X tells. That the client left is seen by it alone: a status is what Apache sent, or would
@@ -115,13 +117,16 @@ var apacheHeaders = map[string]variable{
 func apacheDirective(name byte, arg string) percentElement {
 	switch name {
 	case 'h', 'a':
-		if arg == "" {
+		switch {
+		case arg == "":
 			return percentElement{v: varClient}
+		case arg == "c" && name == 'a':
+			return percentElement{v: varPeer}
 		}
 	case 'l':
 		return percentElement{kind: percentIdent}
 	case 'u':
-		return percentElement{kind: percentUser}
+		return percentElement{v: varUser, kind: percentUser}
 	case 't':
 		return apacheTime(arg)
 	case 'r':

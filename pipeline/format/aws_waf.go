@@ -14,6 +14,7 @@ type wafLine struct {
 	uri, host             []byte
 	sent, captcha, puzzle uint16 // response codes: of a custom response, of CAPTCHA, of Challenge
 	hasACL, hasRequest    bool
+	hosted                bool // host is a header's
 }
 
 func (o *wafObject) read(s *jsonScanner, r *pipeline.Record) pipeline.Reason {
@@ -142,7 +143,9 @@ func (o *wafObject) headers(s *jsonScanner, r *pipeline.Record) {
 		switch {
 		case value == nil:
 		case equalFold(name, "host"):
-			o.line.host = value
+			if !o.line.hosted { // of several the first counts
+				o.line.host, o.line.hosted = value, true
+			}
 		case equalFold(name, "user-agent"):
 			r.UserAgent = value
 		case equalFold(name, "referer"):

@@ -85,11 +85,11 @@ func (o *envoyObject) setClient(r *pipeline.Record, key []byte, kind jsonKind, v
 	switch string(key) {
 	case "downstream_remote_address":
 		if addr, port := addrPort(someOf(kind, val)); addr.IsValid() {
-			r.Client, r.ClientPort = addr, port
+			r.Client, r.ClientPort, r.Claimed = addr, port, port == 0
 		}
 	case "downstream_remote_address_without_port":
 		if !r.Client.IsValid() {
-			r.Client = addrOf(someOf(kind, val))
+			r.Client, r.Claimed = addrOf(someOf(kind, val)), true
 		}
 	case "downstream_direct_remote_address":
 		r.Peer, o.line.peerPort = addrPort(someOf(kind, val))

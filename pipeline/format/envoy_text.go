@@ -254,7 +254,7 @@ func setEnvoyRequest(r *pipeline.Record, req []byte) {
 	}
 }
 
-// setEnvoyClient takes the peer where Istio logs it; else the last of X-Forwarded-For, which is the peer if Envoy
+// setEnvoyClient takes the peer where Istio logs it, which without a port is what Envoy took from X-Forwarded-For; else the last of X-Forwarded-For, which is the peer if Envoy
 // itself put it there (use_remote_address), and otherwise what anybody sent.
 func setEnvoyClient(r *pipeline.Record, forwarded, remote []byte) {
 	if !absent(forwarded) {
@@ -262,6 +262,7 @@ func setEnvoyClient(r *pipeline.Record, forwarded, remote []byte) {
 	}
 	if !absent(remote) {
 		r.Client, r.ClientPort = addrPort(remote)
+		r.Claimed = r.ClientPort == 0
 		return
 	}
 	r.Client, r.Claimed = lastHop(forwarded), true

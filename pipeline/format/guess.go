@@ -20,6 +20,22 @@ func (g *forwardedGuess) judge(r *pipeline.Record) {
 	r.Doubted = g.refuted
 }
 
+// A hostGuess watches a field that is taken for the Host header by its place alone. Once a stream has anything else
+// there (a request's id, a number), nothing in it is a site: each would be one of its own.
+type hostGuess struct{ refuted bool }
+
+// judge tells whether a value is a site's name. Addresses are none, and prove nothing: scanners send them.
+func (g *hostGuess) judge(val []byte) bool {
+	if g.refuted || absent(val) {
+		return false
+	}
+	if a, _ := addrAnyPort(val); a.IsValid() {
+		return false
+	}
+	g.refuted = !isHostName(bytes.TrimSuffix(hostOf(val), []byte(".")))
+	return !g.refuted
+}
+
 // endsInHop tells whether the last element of a list is an address, with or without a port, or Squid's word for one
 // that it does not tell.
 func endsInHop(list []byte) bool {

@@ -398,7 +398,7 @@ func (f *haproxy) judge(r *pipeline.Record, server []byte, t [5]int64, flags []b
 	r.Limited = r.Status == 429
 	r.Streaming = r.Status == 101
 	r.Abandoned = pipeline.No
-	if flags[0] == 'C' { // c is a timeout on the client's side
+	if flags[0] == 'C' && !r.Streaming { // c is a timeout on the client's side; a tunnel is closed by whom it serves
 		r.Abandoned = pipeline.Yes
 	}
 }

@@ -113,7 +113,7 @@ func isHostName(s []byte) bool {
 		switch {
 		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z':
 			letter = letter || i > dot
-		case c >= '0' && c <= '9' || c == '-':
+		case c >= '0' && c <= '9' || c == '-' || c == '_':
 		case c == '.' && s[i-1] != '.':
 		default:
 			return false

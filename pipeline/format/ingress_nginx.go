@@ -35,6 +35,7 @@ type ingressNginx struct {
 	head, old *layout
 	object    *nginxObject
 	reader    nginxReader
+	names     int // pairs of brackets in the tail of the line at hand
 }
 
 var oldMark = []byte(" - [")
@@ -53,24 +54,43 @@ func (f *ingressNginx) Parse(line []byte, item *pipeline.Item) {
 		fail(item, pipeline.ReasonNotAccess, skip)
 		return
 	}
-	head := f.head
-	if i := bytes.IndexByte(trimmed, ' '); i > 0 && bytes.HasPrefix(trimmed[i:], oldMark) {
-		head = f.old
-	}
-	n := &f.reader
-	n.req = nginxRequest{}
-	pos, reason := head.read(n, trimmed, 0, &item.Record)
-	if reason == "" {
-		pos, reason = f.tail(trimmed, pos, &item.Record)
-	}
-	if reason == "" {
-		reason = n.finish(&item.Record)
-	}
+	pos, reason := f.line(trimmed, &item.Record)
 	if reason != "" {
 		fail(item, reason, pos+skip)
 		return
 	}
 	item.Kind = pipeline.IsRecord
+}
+
+// line reads a line of either layout. Since the address went out of its front the tail has a second pair of brackets:
+// what looks like the old front before two is a user's name, and gives no address. A user's name of the old layout that
+// has a bracket may be the rest of what stands in the first: then neither is believed.
+func (f *ingressNginx) line(line []byte, r *pipeline.Record) (pos int, reason pipeline.Reason) {
+	if i := bytes.IndexByte(line, ' '); i > 0 && bytes.HasPrefix(line[i:], oldMark) {
+		pos, reason = f.read(f.old, line, r)
+		if reason == "" && f.names == 1 {
+			r.Doubted = bytes.IndexByte(f.reader.req.user, ']') >= 0
+			return pos, ""
+		}
+		r.Reset()
+	}
+	p, why := f.read(f.head, line, r)
+	if why != "" && p < pos {
+		return pos, reason
+	}
+	return p, why
+}
+
+func (f *ingressNginx) read(head *layout, line []byte, r *pipeline.Record) (pos int, reason pipeline.Reason) {
+	n := &f.reader
+	n.req, f.names = nginxRequest{}, 0
+	if pos, reason = head.read(n, line, 0, r); reason != "" {
+		return pos, reason
+	}
+	if pos, reason = f.tail(line, pos, r); reason != "" {
+		return pos, reason
+	}
+	return pos, n.finish(r)
 }
 
 // tail reads: request_length request_time [upstream] [[alternative]] addrs lengths times statuses [req_id].
@@ -95,6 +115,7 @@ func (f *ingressNginx) tail(line []byte, pos int, r *pipeline.Record) (int, pipe
 		if names == 0 {
 			n.set(r, varUpstreamName, line[pos+1:pos+end])
 		}
+		f.names++
 		if pos += end + 1; pos < len(line) && line[pos] == ' ' {
 			pos++
 		}

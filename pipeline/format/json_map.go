@@ -18,6 +18,7 @@ const (
 	toHost
 	toClient
 	toClientPort
+	toPeer
 	toForwarded
 	toMethod
 	toPath
@@ -40,7 +41,7 @@ const (
 // targetNames are the names that a configuration gives to the targets: the keys that `squall parse` prints, and
 // those of a Record. The first of a line is what errors call it.
 var targetNames = [jsonTargets]string{
-	toTime: "time", toStart: "start_time", toHost: "site host", toClient: "client_ip client", toClientPort: "client_port",
+	toTime: "time", toStart: "start_time", toHost: "site host", toClient: "client_ip client", toClientPort: "client_port", toPeer: "peer",
 	toForwarded: "forwarded", toMethod: "method", toPath: "path url uri", toQuery: "query", toRequest: "request",
 	toProto: "proto", toStatus: "status", toBytes: "bytes", toDuration: "request_time duration",
 	toUpstreamTime: "upstream_time", toUpstreamStatus: "upstream_status upstream_statuses", toUpstreamAddr: "upstream_addr",
@@ -53,8 +54,9 @@ var usualNames = [jsonTargets]string{
 	toTime:  "@timestamp timestamp time ts datetime date t",
 	toStart: "start_time starttime startutc start_timestamp",
 	toHost:  "vhost http_host url.domain http.host request.host req.host req.headers.host request.headers.host domain server_name host",
-	toClient: "client_ip clientip remote_ip remoteip remote_addr remoteaddr remote_address remoteaddress client.ip client.address " +
+	toClient: "client_ip clientip remote_ip remoteip remote_address remoteaddress client.ip client.address " +
 		"source.ip source.address http.client_ip network.client.ip request.remote_ip req.remoteaddress req.ip ip client peer",
+	toPeer:       "remote_addr remoteaddr",
 	toClientPort: "client_port remote_port source.port client.port req.remoteport",
 	toForwarded: "x_forwarded_for x-forwarded-for http_x_forwarded_for forwarded_for xff req.headers.x-forwarded-for " +
 		"request.headers.x-forwarded-for",
@@ -217,6 +219,7 @@ type jsonMapLine struct {
 	request, target  []byte
 	host             []byte
 	upstreamNamed    bool // a value that only a contacted upstream has
+	peerPort         uint16
 	bad              pipeline.Reason
 	upstreamStatuses []byte
 }
@@ -354,6 +357,8 @@ func (o *jsonMap) setText(r *pipeline.Record, target jsonTarget, kind jsonKind, 
 		if addr := addrOf(some); addr.IsValid() { // IPv6 without a port
 			r.Client, r.ClientPort = addr, 0
 		}
+	case toPeer:
+		r.Peer, l.peerPort = addrAnyPort(some)
 	case toClientPort:
 		if n, ok := uintOf(val); ok && n <= 65535 {
 			r.ClientPort = uint16(n)
@@ -417,6 +422,7 @@ func (o *jsonMap) finish(r *pipeline.Record) pipeline.Reason {
 		return pipeline.ReasonNotAccess
 	}
 	o.finishRequest(r)
+	o.finishClient(r)
 	switch {
 	case r.Time != 0:
 		setTimes(r)
@@ -444,6 +450,22 @@ func (o *jsonMap) finish(r *pipeline.Record) pipeline.Reason {
 		r.Abandoned = pipeline.No
 	}
 	return ""
+}
+
+// finishClient tells a client that the application reckoned, from whichever header, from the peer. By the usual names
+// none but the peer's says who opened the connection; a configured client is who the configuration says that it is.
+func (o *jsonMap) finishClient(r *pipeline.Record) {
+	switch {
+	case !r.Client.IsValid():
+		r.Client = r.Peer
+		if r.ClientPort == 0 {
+			r.ClientPort = o.line.peerPort
+		}
+	case r.Peer.IsValid():
+		r.Claimed = r.Client != r.Peer
+	default:
+		r.Claimed = o.usual
+	}
 }
 
 // finishRequest puts the request together from its line or its parts.

@@ -81,6 +81,7 @@ type nginxExtended struct {
 	layouts  []*layout
 	reader   nginxReader
 	guess    forwardedGuess // layouts name the fields by their places
+	hosts    hostGuess      // and so does what stands before pairs
 	last     int            // which layout fitted last
 	keys     [maxKnownKeys]pairKey
 }
@@ -150,7 +151,7 @@ func (f *nginxExtended) pairs(line []byte, r *pipeline.Record) (int, pipeline.Re
 	if pos == len(line) {
 		return pos, pipeline.ReasonFields
 	}
-	pos = f.beforePairs(line, pos, r)
+	pos, host := f.beforePairs(line, pos, r)
 	if pos == len(line) {
 		return pos, pipeline.ReasonFields
 	}
@@ -176,6 +177,9 @@ func (f *nginxExtended) pairs(line []byte, r *pipeline.Record) (int, pipeline.Re
 		}
 		pos = next
 	}
+	if host != nil && f.hosts.judge(host) {
+		n.set(r, varHTTPHost, host)
+	}
 	if reason = n.finish(r); reason == "" && guessed {
 		f.guess.judge(r)
 	}
@@ -183,7 +187,7 @@ func (f *nginxExtended) pairs(line []byte, r *pipeline.Record) (int, pipeline.Re
 }
 
 // beforePairs takes the quoted X-Forwarded-For and host that NGINX Amplify's format has before its pairs.
-func (f *nginxExtended) beforePairs(line []byte, pos int, r *pipeline.Record) int {
+func (f *nginxExtended) beforePairs(line []byte, pos int, r *pipeline.Record) (next int, host []byte) {
 	for _, v := range [2]variable{varForwarded, varHTTPHost} {
 		if !bytes.HasPrefix(line[pos:], []byte(` "`)) {
 			break
@@ -192,10 +196,14 @@ func (f *nginxExtended) beforePairs(line []byte, pos int, r *pipeline.Record) in
 		if end < 0 {
 			break
 		}
-		f.reader.set(r, v, line[pos+2:end])
+		if v == varHTTPHost {
+			host = line[pos+2 : end]
+		} else {
+			f.reader.set(r, v, line[pos+2:end])
+		}
 		pos = end + 1
 	}
-	return pos
+	return pos, host
 }
 
 // pairValue finds the value behind an equals sign: quoted, a list, or a word.

@@ -29,6 +29,7 @@ const (
 	stopList                // where a list of nginx ends
 	stopNext                // another variable follows at once: the value's own alphabet ends it
 	stopRight               // text that may hold spaces, ended by " PROTOCOL" before a quote
+	stopUser                // a name that its bearer chose: found from the request's quote to the left
 )
 
 // An element is a variable and the literal behind it.
@@ -36,6 +37,7 @@ type element struct {
 	v       variable
 	end     stop
 	literal []byte
+	fence   int // of stopUser: the element whose literal has the first quote behind the name; 0: there is none
 }
 
 // A layout is a compiled log_format.
@@ -159,7 +161,7 @@ func compile(f logFormat) (*layout, error) {
 		}
 		flush()
 		v := variableOf(name)
-		if v != varSkip {
+		if !v.isIdle() {
 			known++
 		}
 		l.elements, names = append(l.elements, element{v: v}), append(names, "$"+name)
@@ -185,7 +187,7 @@ func compile(f logFormat) (*layout, error) {
 func (l *layout) inseparable() int {
 	for i := range len(l.elements) - 1 {
 		a, b := l.elements[i].v, l.elements[i+1].v
-		if len(l.elements[i].literal) > 0 || a == varSkip && b == varSkip {
+		if len(l.elements[i].literal) > 0 || a.isIdle() && b.isIdle() {
 			continue
 		}
 		switch b {
@@ -245,8 +247,80 @@ func (l *layout) setStops() {
 		case !last && string(e.literal) == " " && (e.v == varURI || e.v == varRequestURI) && l.elements[i+1].v == varProto &&
 			bytes.HasPrefix(l.elements[i+1].literal, []byte(`"`)):
 			e.end = stopRight
+		case !last && e.v == varUser:
+			e.end, e.fence = stopUser, l.fenceOf(i)
 		}
 	}
+}
+
+// fenceOf finds the first literal behind element i that has a quote. A name has none: nginx and Apache escape it.
+func (l *layout) fenceOf(i int) int {
+	for k := i; k < len(l.elements); k++ {
+		switch literal := l.elements[k].literal; {
+		case len(literal) == 0:
+			return 0
+		case bytes.IndexByte(literal, '"') >= 0:
+			return k
+		}
+	}
+	return 0
+}
+
+// userEnd ends the name of the user who logged in, which is that user's own text: brackets, spaces and dates in it are
+// no part of the layout. What follows is found from the request's quote to the left. Mostly the first end that is seen
+// is followed by a date and that quote, and is the one.
+func (l *layout) userEnd(line []byte, pos, i int) int {
+	e, next := &l.elements[i], &l.elements[i+1]
+	first := literalAt(line, pos, e.literal)
+	if first < 0 || e.fence == i {
+		return first
+	}
+	if e.fence == 0 {
+		return l.userBeforeTime(line, pos, first, i)
+	}
+	if at := first + len(e.literal) + clfLen; e.fence == i+1 && next.v == varTimeLocal && at < len(line) &&
+		bytes.HasPrefix(line[at:], next.literal) {
+		return first
+	}
+	quote := closingQuote(line, pos)
+	to := quote - bytes.IndexByte(l.elements[e.fence].literal, '"')
+	if quote < 0 || to < pos || !bytes.HasPrefix(line[to:], l.elements[e.fence].literal) {
+		return first
+	}
+	for k := e.fence; k > i; k-- {
+		before := l.elements[k-1].literal
+		at := bytes.LastIndex(line[pos:to], before)
+		if l.elements[k].v == varTimeLocal { // holds a space
+			for at >= 0 && !isCLFDate(line[pos+at+len(before):to]) {
+				at = bytes.LastIndex(line[pos:pos+at], before)
+			}
+		}
+		if at < 0 {
+			return first
+		}
+		to = pos + at
+	}
+	return to
+}
+
+// userBeforeTime ends a name where no quote follows it: before the first date, if a date is what comes next.
+func (l *layout) userBeforeTime(line []byte, pos, first, i int) int {
+	e, next := &l.elements[i], &l.elements[i+1]
+	if next.v != varTimeLocal {
+		return first
+	}
+	for at := first; at >= 0; at = literalAt(line, at+1, e.literal) {
+		from := at + len(e.literal)
+		if to := from + clfLen; to <= len(line) && isCLFDate(line[from:to]) && bytes.HasPrefix(line[to:], next.literal) {
+			return at
+		}
+	}
+	return first
+}
+
+// isCLFDate tells whether s looks like 29/Mar/2026:00:26:24 +0100.
+func isCLFDate(s []byte) bool {
+	return len(s) == clfLen && s[2] == '/' && s[6] == '/' && s[11] == ':' && s[20] == ' '
 }
 
 // listEnd gives where a list that begins at pos ends: an item holds no space, so it ends at a space that
@@ -283,6 +357,8 @@ func (l *layout) valueEnd(line []byte, pos, i int) int {
 		return l.afterList(line, pos, e.literal)
 	case stopNext:
 		return l.beforeNext(line, pos, i)
+	case stopUser:
+		return l.userEnd(line, pos, i)
 	case stopRight:
 		quote := closingQuote(line, pos)
 		if quote < 0 {
@@ -411,6 +487,9 @@ func (l *layout) read(n *nginxReader, line []byte, pos int, r *pipeline.Record) 
 		if n.exact && e.v == varHost && e.end == stopLiteral && bytes.ContainsAny(line[pos:end], `, "`) {
 			return pos, pipeline.ReasonFields // the first of several addresses, or a request, in a layout that is guessed
 		}
+		if n.exact && i == 1 && e.v == varClient && l.elements[0].v == varHost && !isPeer(line[pos:end]) {
+			return pos, pipeline.ReasonFields // the first is the client then, and this a part of its user
+		}
 		if e.v != varSkip {
 			if reason := n.set(r, e.v, line[pos:end]); reason != "" {
 				return pos, reason
@@ -419,6 +498,11 @@ func (l *layout) read(n *nginxReader, line []byte, pos int, r *pipeline.Record) 
 		pos = end + len(e.literal)
 	}
 	return pos, ""
+}
+
+// isPeer tells whether val is what nginx writes for a peer: an address, or a socket's name.
+func isPeer(val []byte) bool {
+	return addrOf(val).IsValid() || bytes.HasPrefix(val, []byte("unix:"))
 }
 
 // missing tells why the end of a value was not found: the line was cut, or it is of another kind. It was cut

@@ -48,13 +48,15 @@ const (
 	varLimit
 	varUpstreamName
 	varContentType
+	varUser // the name that the client gave itself
+	varPeer // who opened the connection, where varClient is what the server made of it
 )
 
 // variables gives what is known of nginx's variables (nginx.org/en/docs/varindex.html) and of
 // ingress-nginx's own. Others are passed over.
 var variables = map[string]variable{
-	"remote_addr": varClient, "binary_remote_addr": varSkip, "the_real_ip": varForwarded,
-	"realip_remote_addr": varSkip, "http_x_forwarded_for": varForwarded, "proxy_add_x_forwarded_for": varForwarded,
+	"remote_addr": varClient, "binary_remote_addr": varSkip, "remote_user": varUser, "the_real_ip": varForwarded,
+	"realip_remote_addr": varPeer, "http_x_forwarded_for": varForwarded, "proxy_add_x_forwarded_for": varForwarded,
 	"http_cf_connecting_ip": varRealIP, "http_true_client_ip": varRealIP, "http_x_real_ip": varRealIP,
 	"proxy_protocol_addr": varProxyAddr,
 	"time_local":          varTimeLocal, "time_iso8601": varTimeISO, "msec": varMsec,
@@ -94,10 +96,13 @@ func (v variable) isList() bool {
 	return false
 }
 
+// isIdle tells whether nothing of a Record comes from the variable.
+func (v variable) isIdle() bool { return v == varSkip || v == varUser }
+
 // isShort tells whether nginx itself bounds the variable's length.
 func (v variable) isShort() bool {
 	switch v {
-	case varClient, varGateway, varProxyAddr, varTimeLocal, varTimeISO, varMsec, varStatus, varBodyBytes, varBytes, varRequestTime, varCache, varLimit, varProto:
+	case varClient, varGateway, varProxyAddr, varPeer, varTimeLocal, varTimeISO, varMsec, varStatus, varBodyBytes, varBytes, varRequestTime, varCache, varLimit, varProto:
 		return true
 	}
 	return false
@@ -114,6 +119,7 @@ type nginxRequest struct {
 	contentType                               []byte
 	host                                      []byte
 	clientSaid, realIP, proxyAddr             []byte
+	user, peer                                []byte
 	statusSeen                                bool
 }
 
@@ -153,7 +159,13 @@ func (n *nginxReader) set(r *pipeline.Record, v variable, val []byte) pipeline.R
 		q.clientSaid = val
 	case varRealIP:
 		if !absent(val) {
-			q.realIP = n.text(val)
+			q.realIP, _, _ = bytes.Cut(n.text(val), []byte(","))
+		}
+	case varUser:
+		q.user = val
+	case varPeer:
+		if !absent(val) {
+			q.peer = val
 		}
 	case varProxyAddr:
 		if !absent(val) {
@@ -204,7 +216,8 @@ func (n *nginxReader) set(r *pipeline.Record, v variable, val []byte) pipeline.R
 }
 
 // finishClient puts the hops in order: a PROXY protocol's header was sent by the peer, and X-Forwarded-For by whom
-// that header names. Other headers count where the log has no X-Forwarded-For, since proxies add to that alone.
+// that header names. Other headers, and an application's own idea of the client, count where the log has no
+// X-Forwarded-For, and as hearsay: proxies add to that alone, and pass the others on as the client sent them.
 func (n *nginxReader) finishClient(r *pipeline.Record) pipeline.Reason {
 	q := &n.req
 	if said := q.clientSaid; said != nil {
@@ -212,13 +225,15 @@ func (n *nginxReader) finishClient(r *pipeline.Record) pipeline.Reason {
 			if reason := setClient(r, said); reason != "" {
 				return reason
 			}
+			r.Claimed = true
 		} else if r.Forwarded == nil && addrOf(said).IsValid() {
-			r.Forwarded = said
+			r.Forwarded, r.Hearsay = said, len(said)
 		}
 	}
 	if r.Forwarded == nil {
-		r.Forwarded = q.realIP
+		r.Forwarded, r.Hearsay = q.realIP, len(q.realIP)
 	}
+	n.finishPeer(r)
 	switch {
 	case q.proxyAddr == nil:
 	case r.Forwarded == nil:
@@ -228,6 +243,23 @@ func (n *nginxReader) finishClient(r *pipeline.Record) pipeline.Reason {
 		r.Forwarded = append(append(list, ", "...), q.proxyAddr...)
 	}
 	return ""
+}
+
+// finishPeer sets who opened the connection, where the log says it beside the client that the server put in its place
+// (nginx's realip, Apache's mod_remoteip).
+func (n *nginxReader) finishPeer(r *pipeline.Record) {
+	if n.req.peer == nil {
+		return
+	}
+	peer := addrOf(n.req.peer)
+	switch {
+	case !r.Client.IsValid():
+		r.Client = peer
+	case peer.IsValid():
+		r.Peer = peer
+	default: // a socket's: nobody can be asked about it
+		r.Claimed = true
+	}
 }
 
 // setClient reads the peer. Where a log_format puts X-Forwarded-For in its place, it may be a list: the

@@ -106,7 +106,7 @@ func compilePercent(format string, raw bool, meaning func(name byte, arg string)
 			continue
 		}
 		e := meaning(name, arg)
-		known = known || e.v != varSkip
+		known = known || !e.v.isIdle()
 		l.literal(append(literal, e.before...))
 		literal = []byte(e.after)
 		l.elements = append(l.elements, element{v: e.v})
@@ -173,13 +173,16 @@ type percentReader struct {
 	connection byte  // Apache's %X; 0: not logged
 	endTime    bool  // the time is the request's end
 	unit       int64 // of the duration that was read: the finest counts
+	anonymous  bool  // an address, and "-" for identd's user
+	guessed    bool  // the layouts are not the configuration's own
+	site       []byte
 }
 
 // read matches a whole line against a layout and sets what the values mean together.
 func (p *percentReader) read(l *percentLayout, line []byte, r *pipeline.Record) (pos int, reason pipeline.Reason) {
 	n := &p.nginx
 	n.req, n.raw = nginxRequest{}, l.raw
-	p.connection, p.endTime, p.unit = 0, false, 0
+	p.connection, p.endTime, p.unit, p.anonymous, p.site = 0, false, 0, false, nil
 	if !bytes.HasPrefix(line, l.head) {
 		return 0, pipeline.ReasonNotAccess
 	}
@@ -240,11 +243,12 @@ func (p *percentReader) set(r *pipeline.Record, e *percentElement, val []byte) p
 		if bytes.ContainsAny(val, ".: ") {
 			return pipeline.ReasonFields
 		}
+		p.anonymous = absent(val) && r.Client.IsValid()
 		return ""
 	case percentUser:
 		// A name may hold spaces; with the marks of two absent values it is the beginning of another log's line, behind
-		// a header that somebody put in front.
-		if bytes.Contains(val, []byte(" - ")) {
+		// a header that somebody put in front, unless an address and "-" for identd's user stand before it.
+		if bytes.Contains(val, []byte(" - ")) && !p.anonymous {
 			return pipeline.ReasonFields
 		}
 		return ""
@@ -268,6 +272,12 @@ func (p *percentReader) set(r *pipeline.Record, e *percentElement, val []byte) p
 		}
 	case varServerName:
 		if bytes.ContainsAny(val, " [,") { // a comma: the first of several addresses
+			return pipeline.ReasonFields
+		}
+		p.site = val
+	case varClient:
+		// The client behind a site: else the first is the client of a line without a site, and this a part of its user.
+		if p.guessed && p.site != nil && !addrOf(val).IsValid() && (addrOf(p.site).IsValid() || !isHostName(val)) {
 			return pipeline.ReasonFields
 		}
 	}

@@ -246,7 +246,7 @@ func fraction(s []byte) (ns int64, n int) {
 func borrow(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // addrOf reads an IP address, or gives an invalid one for a host name, "unix:" or "-". Brackets are
-// allowed around IPv6; a zone is refused, since its text is the sender's.
+// allowed around IPv6; a zone is left out, since it is a name of the sender's.
 func addrOf(s []byte) netip.Addr {
 	if len(s) < 2 {
 		return netip.Addr{}
@@ -256,6 +256,9 @@ func addrOf(s []byte) netip.Addr {
 	}
 	if s[0] == '[' && s[len(s)-1] == ']' {
 		s = s[1 : len(s)-1]
+	}
+	if i := bytes.IndexByte(s, '%'); i > 0 && isZone(s[i+1:]) {
+		s = s[:i]
 	}
 	if len(s) > 45 || bytes.IndexByte(s, ':') < 0 || s[0] == 'u' {
 		return netip.Addr{}
@@ -272,6 +275,19 @@ func addrOf(s []byte) netip.Addr {
 	return a.Unmap()
 }
 
+// maxZone is how long the name of an interface may be, in bytes.
+const maxZone = 32
+
+// isZone tells whether s can be the name or number of an interface behind an address.
+func isZone(s []byte) bool {
+	for _, c := range s {
+		if c != '-' && c != '_' && c != '.' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
+			return false
+		}
+	}
+	return len(s) > 0 && len(s) <= maxZone
+}
+
 func ipv4(s []byte) (netip.Addr, bool) {
 	if len(s) < 7 || len(s) > 15 {
 		return netip.Addr{}, false
@@ -281,6 +297,9 @@ func ipv4(s []byte) (netip.Addr, bool) {
 	for _, c := range s {
 		switch {
 		case c >= '0' && c <= '9':
+			if digits > 0 && value == 0 { // a zero in front: octal to some
+				return netip.Addr{}, false
+			}
 			value = value*10 + int(c-'0')
 			digits++
 			if digits > 3 || value > 255 {

@@ -130,7 +130,7 @@ func (o *traefikObject) finish(r *pipeline.Record) pipeline.Reason {
 	}
 	setTraefikClient(r, l.peer, l.clientHost)
 	if l.forwarded != nil {
-		r.Forwarded = l.forwarded
+		r.Forwarded, r.Hearsay = l.forwarded, 0
 	}
 	if l.target != nil && !setTarget(r, l.target) {
 		r.Malformed, r.Method, r.Path = true, nil, nil
@@ -148,8 +148,8 @@ func (o *traefikObject) finish(r *pipeline.Record) pipeline.Reason {
 	return ""
 }
 
-// setTraefikClient sets the client from the peer's address. ClientHost is what the client sent as
-// X-Forwarded-For, when it sent it: that alone proves nothing.
+// setTraefikClient sets the client from the peer's address. ClientHost is the first of a request's X-Forwarded-For
+// headers: a client that sends one of its own before the proxy's chooses it, so it is hearsay, whoever the peer is.
 func setTraefikClient(r *pipeline.Record, peer, clientHost []byte) {
 	if peer != nil {
 		r.Client, r.ClientPort = addrPort(peer)
@@ -165,7 +165,7 @@ func setTraefikClient(r *pipeline.Record, peer, clientHost []byte) {
 		r.Client, r.Claimed = addrOf(last), true
 	}
 	if len(last) != len(clientHost) || addrOf(last) != r.Client {
-		r.Forwarded = clientHost
+		r.Forwarded, r.Hearsay = clientHost, len(clientHost)
 	}
 }
 
