@@ -3,7 +3,10 @@ package format
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -166,4 +169,37 @@ func (a *Auto) follow(i int) {
 		a.candidates[a.chosen].tried = true
 		a.chosen, a.misses = i, 0
 	}
+}
+
+// Fitting lists the formats that read a line as a request or an event: those that auto tries, in the order of trying,
+// then the others by name. Each is tried alone, with its defaults.
+func Fitting(cfg Config, line []byte) (names []string) {
+	if cfg.Zone == nil {
+		cfg.Zone = time.UTC
+	}
+	cfg.LogFormat, cfg.Fields = "", nil
+	order := slices.SortedFunc(maps.Keys(kinds), func(x, y string) int {
+		return cmp.Or(cmp.Compare(place(x), place(y)), cmp.Compare(x, y))
+	})
+	var item pipeline.Item
+	for _, name := range order {
+		cfg.Name = name
+		f, err := kinds[name].new(cfg)
+		if err != nil {
+			continue // it needs settings
+		}
+		item.Reset()
+		if f.Parse(line, &item); item.Kind == pipeline.IsRecord || item.Kind == pipeline.IsEvents {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// place is a kind's place in the order of trying; what auto does not try comes last.
+func place(name string) int {
+	if k := kinds[name]; k.auto > 0 {
+		return k.auto
+	}
+	return math.MaxInt
 }

@@ -36,7 +36,8 @@ type azureLine struct {
 	firstByteKind                     jsonKind
 	hasRequest, hasStatus, hasRouted  bool
 	hasOrigin                         bool
-	second, containers, wrong, badDay bool // second: a field that the first generation does not have
+	second, containers, wrong, badDay bool // second: a field that the first generation mostly does not have
+	first                             bool // it says itself that it is of the first generation
 }
 
 func (o *azureObject) read(s *jsonScanner, r *pipeline.Record) pipeline.Reason {
@@ -96,8 +97,12 @@ func (o *azureObject) properties(s *jsonScanner, r *pipeline.Record) {
 		switch string(key) {
 		case "clientIP":
 			r.Client = addrOf(val)
-		case "clientIp": // Front Door's, which takes it from X-Forwarded-For if there is one
-			r.Client, r.Claimed = addrOf(val), true
+		case "clientIp": // Front Door's, which takes it from X-Forwarded-For if there is one; for containers it has the port
+			var port uint16
+			if r.Client, port = addrAnyPort(val); port != 0 {
+				r.ClientPort = port
+			}
+			r.Claimed = port == 0
 		case "socketIp", "socketIP":
 			r.Peer, _ = addrAnyPort(val)
 		case "clientPort":
@@ -134,6 +139,8 @@ func (o *azureObject) properties(s *jsonScanner, r *pipeline.Record) {
 func (o *azureObject) server(key []byte, kind jsonKind, val []byte) {
 	l := &o.line
 	switch string(key) {
+	case "instanceId":
+		l.first = bytes.HasPrefix(val, firstInstance)
 	case "serverRouted":
 		l.routed, l.hasRouted, l.second = someOf(kind, val), true, true
 	case "serverStatus":
@@ -261,7 +268,7 @@ func (o *azureObject) takenDigits() int {
 		return o.digits
 	case bytes.HasPrefix(l.category, frontDoor): // it has hostName, too
 		return unitDigits["s"]
-	case l.containers:
+	case l.containers, l.first:
 		return unitDigits["ms"]
 	case l.second || bytes.IndexByte(l.taken, '.') >= 0:
 		return unitDigits["s"]
@@ -271,7 +278,9 @@ func (o *azureObject) takenDigits() int {
 
 var (
 	frontDoor = []byte("FrontDoor")
-	notThere  = []byte("N/A")
+	// firstInstance begins the names of the first generation's instances; the second's are appgw_N.
+	firstInstance = []byte("ApplicationGatewayRole_IN_")
+	notThere      = []byte("N/A")
 )
 
 // judgeDoor sets what Front Door's cache did, and its origin. What a part of came from the origin is a miss.

@@ -42,6 +42,65 @@ func unix(zone *time.Location, y, mo, d, h, mi, s int) int64 {
 	return time.Date(y, time.Month(mo), d, h, mi, s, 0, zone).Unix()
 }
 
+// A wallClock gives the time of local digits, line after line of one stream. When clocks go back, the digits of one hour
+// come twice: they are of the first pass until the stream itself steps back.
+type wallClock struct {
+	near   int64 // ns: when the stream was last written, as it was opened; 0: unknown
+	first  int64 // s: the newest of the first pass
+	back   int   // lines in a row that stepped back
+	second bool
+}
+
+const (
+	// stepBack is how far behind the newest line one may be whose clock was not set back, in seconds: HAProxy logs at the
+	// end when a request began.
+	stepBack = 600
+	// stepsBack is how many such lines in a row tell that the clock was.
+	stepsBack = 2
+	hours3    = 3 * 3600
+)
+
+// unix is the function of this name, and in a repeated hour the pass in which time goes on.
+func (c *wallClock) unix(zone *time.Location, y, mo, d, h, mi, s int) int64 {
+	at := unix(zone, y, mo, d, h, mi, s)
+	first, second, twice := passes(zone, at)
+	if !twice {
+		return at
+	}
+	if c.first == 0 || max(c.first-first, first-c.first) > hours3 { // another autumn
+		near := c.near / 1e9
+		*c = wallClock{near: c.near, first: first, second: c.near != 0 && max(near-second, second-near) <= stepBack}
+	}
+	switch {
+	case c.second:
+		return second
+	case c.first-first > stepBack:
+		c.back++
+		c.second = c.back >= stepsBack
+		return second
+	}
+	c.back, c.first = 0, max(c.first, first)
+	return first
+}
+
+// passes gives both times of digits that come twice in zone, of which at is one; else twice is false. In seconds.
+func passes(zone *time.Location, at int64) (first, second int64, twice bool) {
+	if zone == nil || zone == time.UTC {
+		return at, at, false
+	}
+	offset := func(at int64) int64 {
+		_, seconds := time.Unix(at, 0).In(zone).Zone()
+		return int64(seconds)
+	}
+	before, after := offset(at-hours3), offset(at+hours3)
+	if before <= after {
+		return at, at, false
+	}
+	digits := at + offset(at)
+	first, second = digits-before, digits-after
+	return first, second, offset(first) == before && offset(second) == after
+}
+
 // num reads exactly the digits of s; -1 when one is none.
 func num(s []byte) int {
 	n := 0
@@ -142,6 +201,9 @@ type isoClock struct {
 	raw  [isoLen]byte
 	last int64 // seconds, as if the zone were UTC
 	zone *time.Location
+	wall wallClock
+
+	digits, meant int64 // seconds: the last that had no zone, and the time that they were
 }
 
 // parse gives ns since the epoch. A time without a zone is in the clock's.
@@ -195,8 +257,11 @@ func (c *isoClock) local() int64 {
 	if c.zone == nil || c.zone == time.UTC {
 		return c.last
 	}
-	t := time.Unix(c.last, 0).UTC()
-	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), 0, c.zone).Unix()
+	if c.last != c.digits {
+		t := time.Unix(c.last, 0).UTC()
+		c.digits, c.meant = c.last, c.wall.unix(c.zone, t.Year(), int(t.Month()), t.Day(), t.Hour(), t.Minute(), t.Second())
+	}
+	return c.meant
 }
 
 // A yearless clock completes times that carry no year (klog, syslog). It takes the year that comes nearest to
@@ -226,9 +291,11 @@ func (c *yearless) resolve(mo, d, h, mi, s int, frac int64) int64 {
 		if !validDate(y, mo, d, h, mi, s) {
 			continue
 		}
-		t := unix(c.zone, y, mo, d, h, mi, s)*1e9 + frac
-		if away := max(t-c.near, c.near-t); best == 0 || away < distance {
-			best, distance = t, away
+		first, second, _ := passes(c.zone, unix(c.zone, y, mo, d, h, mi, s))
+		for _, t := range [2]int64{first*1e9 + frac, second*1e9 + frac} {
+			if away := max(t-c.near, c.near-t); best == 0 || away < distance {
+				best, distance = t, away
+			}
 		}
 	}
 	c.know(best)

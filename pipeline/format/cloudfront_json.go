@@ -51,6 +51,7 @@ type cloudFrontLine struct {
 	result, response, detailed      []byte
 	firstByte, originFirst          int64
 	hasStatus, hasRequest, anyFront bool
+	hasMethod, otherServer          bool // otherServer: a field of IIS, whose names are those of W3C, too
 	stamp                           [isoLen]byte
 }
 
@@ -83,7 +84,7 @@ func (f *cloudFrontFields) set(r *pipeline.Record, name, val []byte) pipeline.Re
 			r.ClientPort = uint16(n)
 		}
 	case "cs-method":
-		r.Method, l.hasRequest = someOf(jsonString, val), true
+		r.Method, l.hasRequest, l.hasMethod = someOf(jsonString, val), true, true
 	case "cs-uri-stem":
 		l.stem, l.hasRequest = someOf(jsonString, val), true
 	case "cs-uri-query":
@@ -131,6 +132,8 @@ func (f *cloudFrontFields) setText(r *pipeline.Record, name, val []byte) {
 		l.detailed, l.anyFront = someOf(jsonString, val), true
 	case "x-edge-location", "x-edge-request-id", "cs-protocol":
 		l.anyFront = true
+	case "s-ip", "s-port", "s-sitename", "s-computername", "sc-substatus", "sc-win32-status", "cs-username":
+		l.otherServer = true
 	}
 }
 
@@ -169,7 +172,7 @@ func percentDecoded(mem *arena, s []byte) []byte {
 
 func (f *cloudFrontFields) finish(r *pipeline.Record) pipeline.Reason {
 	l := &f.line
-	if !l.hasRequest || !l.hasStatus || !l.anyFront && l.distribution == nil {
+	if !l.hasRequest || !l.hasStatus || !l.anyFront && l.distribution == nil && (!l.hasMethod || l.otherServer) {
 		return pipeline.ReasonNotAccess
 	}
 	if r.Time == 0 {

@@ -141,10 +141,18 @@ func (o *gcpObject) request(s *jsonScanner, r *pipeline.Record) {
 
 func (o *gcpObject) finish(r *pipeline.Record) {
 	l := &o.line
-	if !setTarget(r, l.url) {
+	host, nginx := hostBefore(l.url)
+	switch {
+	case !setTarget(r, l.url[len(host):]):
 		r.Malformed, r.Method, r.Path = true, nil, nil
+	case nginx:
+		r.Host = hostOf(host)
 	}
-	setTimesFromStart(r)
+	if nginx { // it logs at the end
+		setTimes(r)
+	} else {
+		setTimesFromStart(r)
+	}
 	r.Upstreams = l.server
 	switch {
 	case l.cacheHit && l.validated:
@@ -182,10 +190,22 @@ func (o *gcpObject) finish(r *pipeline.Record) {
 	}
 }
 
-// secondsOf reads "0.107341s".
+// hostBefore gives the host at the front of a URL without a scheme. So ingress-nginx writes it, in the usual log format
+// that imitates Google's: "requestUrl": "$host$request_uri".
+func hostBefore(url []byte) (host []byte, ok bool) {
+	i := bytes.IndexByte(url, '/')
+	if i < 1 || bytes.HasPrefix(url[i-1:], []byte("://")) {
+		return nil, false
+	}
+	return url[:i], true
+}
+
+// secondsOf reads "0.107341s", or "0.107 s" as nginx imitates it.
 func secondsOf(val []byte) int64 {
-	if n := len(val); n > 1 && val[n-1] == 's' && val[n-2] >= '0' && val[n-2] <= '9' {
-		return spanOf(jsonString, val[:n-1], 0)
+	if n := len(val); n > 1 && val[n-1] == 's' {
+		if val = bytes.TrimSuffix(val[:n-1], []byte(" ")); len(val) > 0 && val[len(val)-1] >= '0' && val[len(val)-1] <= '9' {
+			return spanOf(jsonString, val, 0)
+		}
 	}
 	return pipeline.Unknown
 }

@@ -48,7 +48,7 @@ func makeHAProxy(cfg Config, forms uint8, others bool) (pipeline.Format, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &haproxy{forms: forms, others: others, captures: captures, clock: haproxyClock{zone: cfg.Zone}}, nil
+	return &haproxy{forms: forms, others: others, captures: captures, clock: haproxyClock{zone: cfg.Zone, wall: wallClock{near: cfg.Near}}}, nil
 }
 
 type haproxy struct {
@@ -65,6 +65,7 @@ const haproxyDateLen = len("06/Mar/2026:12:14:14")
 // A haproxyClock reads dates without a zone: they are local to the balancer.
 type haproxyClock struct {
 	zone *time.Location
+	wall wallClock
 	raw  [haproxyDateLen]byte
 	last int64
 }
@@ -85,7 +86,7 @@ func (c *haproxyClock) parse(s []byte) (int64, bool) {
 	if !validDate(y, mo, d, h, mi, sec) {
 		return 0, false
 	}
-	c.last = unix(c.zone, y, mo, d, h, mi, sec) * 1e9
+	c.last = c.wall.unix(c.zone, y, mo, d, h, mi, sec) * 1e9
 	c.raw = [haproxyDateLen]byte(s)
 	return c.last + frac, true
 }

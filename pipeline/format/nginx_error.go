@@ -10,7 +10,7 @@ import (
 // answer in time. The rest is of no interest. Times carry no zone.
 func newNginxError(cfg Config) (pipeline.Format, error) {
 	f := &nginxError{}
-	f.clock.iso.zone = cfg.Zone
+	f.clock.iso.zone, f.clock.iso.wall.near = cfg.Zone, cfg.Near
 	return f, nil
 }
 

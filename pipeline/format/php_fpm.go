@@ -2,6 +2,8 @@ package format
 
 import (
 	"bytes"
+	"cmp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -10,13 +12,25 @@ import (
 
 // newPHPFPM reads php-fpm's error log. Its times are local and may be missing (syslog, journald).
 func newPHPFPM(cfg Config) (pipeline.Format, error) {
-	return &phpFPM{zone: cfg.Zone}, nil
+	return &phpFPM{
+		zone: cfg.Zone, wall: wallClock{near: cfg.Near},
+		header: syslogFramer{iso: isoClock{zone: cfg.Zone}, short: yearless{zone: cfg.Zone, year: cfg.Year, near: cfg.Near}},
+	}, nil
 }
 
-type phpFPM struct{ zone *time.Location }
+type phpFPM struct {
+	zone   *time.Location
+	wall   wallClock
+	header syslogFramer
+}
 
 var (
 	phpLevels = [][]byte{[]byte("WARNING: "), []byte("NOTICE: "), []byte("ERROR: "), []byte("ALERT: "), []byte("DEBUG: ")}
+	// phpSyslogLevels are those of error_log = syslog (zlog_buf_prefix in php-src).
+	phpSyslogLevels = [][]byte{[]byte("[WARNING] "), []byte("[NOTICE] "), []byte("[ERROR] "), []byte("[ALERT] "), []byte("[DEBUG] ")}
+	// phpSays begins what php-fpm says to syslog. Others write such levels, too.
+	phpSays = [][]byte{phpPool, []byte("fpm is running"), []byte("ready to handle connections"), []byte("Finishing "),
+		[]byte("Terminating "), []byte("exiting, bye-bye!"), []byte("Reloading "), []byte("reloading: "), []byte("using inherited socket")}
 
 	phpPool       = []byte("[pool ")
 	phpChild      = []byte("child ")
@@ -44,6 +58,12 @@ func (f *phpFPM) Parse(line []byte, item *pipeline.Item) {
 		fail(item, pipeline.ReasonEmpty, skip)
 		return
 	}
+	var stamped int64
+	if line[0] != '[' {
+		if rest, _, t, reason := f.header.Next(line, 0); reason == "" && len(rest) < len(line) {
+			line, stamped = rest, t
+		}
+	}
 	start, message := phpMessage(line)
 	if message == nil {
 		if bytes.HasPrefix(line, phpSupervisor) {
@@ -58,7 +78,7 @@ func (f *phpFPM) Parse(line []byte, item *pipeline.Item) {
 		item.Kind = pipeline.Ignored
 		return
 	}
-	e.Time = f.time(line[:start])
+	e.Time = cmp.Or(f.time(line[:start]), stamped)
 	e.Message = clip(string(message))
 	item.Kind = pipeline.IsEvents
 	item.Events = append(item.Events, e)
@@ -67,6 +87,14 @@ func (f *phpFPM) Parse(line []byte, item *pipeline.Item) {
 // phpMessage finds what follows the level. The level stands at the front, behind the time, or behind a syslog
 // tag; anywhere else it is somebody's text.
 func phpMessage(line []byte) (start int, message []byte) {
+	for _, level := range phpSyslogLevels {
+		if m, ok := bytes.CutPrefix(line, level); ok {
+			said := phpWithoutPlace(m)
+			if slices.ContainsFunc(phpSays, func(words []byte) bool { return bytes.HasPrefix(said, words) }) {
+				return 0, m
+			}
+		}
+	}
 	near := line[:min(len(line), 160)]
 	for _, level := range phpLevels {
 		i := bytes.Index(near, level)
@@ -115,11 +143,11 @@ func phpEvent(m []byte, e *pipeline.Event) bool {
 }
 
 // phpWithoutPlace takes off what log_level=debug puts in front of every message: "pid 1, fpm_request_check_timed_out(),
-// line 265: ".
+// line 265: ", without the pid for syslog and in a child.
 func phpWithoutPlace(m []byte) []byte {
-	pid, rest, ok := bytes.Cut(m, []byte(", "))
-	if !ok || !bytes.HasPrefix(pid, phpPID) || num(pid[len(phpPID):]) < 0 {
-		return m
+	rest := m
+	if pid, behind, ok := bytes.Cut(m, []byte(", ")); ok && bytes.HasPrefix(pid, phpPID) && num(pid[len(phpPID):]) >= 0 {
+		rest = behind
 	}
 	name, rest, ok := bytes.Cut(rest, phpLine)
 	if !ok || !isKey(name) {
@@ -231,7 +259,7 @@ func (f *phpFPM) time(front []byte) int64 {
 	if !validDate(y, mo, d, h, mi, sec) {
 		return 0
 	}
-	t := unix(f.zone, y, mo, d, h, mi, sec) * 1e9
+	t := f.wall.unix(f.zone, y, mo, d, h, mi, sec) * 1e9
 	if s[20] == '.' {
 		frac, _ := fraction(s[21:])
 		t += frac

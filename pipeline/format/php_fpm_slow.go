@@ -10,7 +10,7 @@ import (
 // innermost frame first. The event is told with that frame, so it waits for no line that may never come; the
 // frames below it are passed over. A header that follows before any frame tells the one before it.
 func newPHPFPMSlow(cfg Config) (pipeline.Format, error) {
-	return &phpFPMSlow{times: phpFPM{zone: cfg.Zone}}, nil
+	return &phpFPMSlow{times: phpFPM{zone: cfg.Zone, wall: wallClock{near: cfg.Near}}}, nil
 }
 
 type phpFPMSlow struct {
