@@ -68,9 +68,12 @@ type Source interface {
 // InputState is what a Source tells about one of its streams or paths, for /metrics and the sources page.
 type InputState struct {
 	Input, Path string
-	State       string // reading, idle, missing, unreadable, done
+	State       string // reading, idle, missing, unreadable, done, StateUnmatched
 	Err         string // why, in words, for unreadable
 	Lag         int64  // bytes known to be unread
 	Behind      bool   // a whole line is among them; half a line waits for its end
 	Stream      string // its ID, where it is one stream
 }
+
+// StateUnmatched is the state of a glob that no file matches.
+const StateUnmatched = "no file matches"

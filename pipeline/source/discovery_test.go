@@ -67,6 +67,10 @@ func TestFileAppearsLater(t *testing.T) {
 	if n := logs.FilterMessage("file is missing").Len(); n != 2 {
 		t.Errorf("logged %d times that the file is missing, want one for each time it was", n)
 	}
+	s.untilState(f, filepath.Join(dir, "pods", "*", "*.log"), pipeline.StateUnmatched)
+	if n := logs.FilterMessage("no file matches, looking on").Len(); n != 2 {
+		t.Errorf("logged %d times that no file matches the glob, want one for each time it was so", n)
+	}
 }
 
 // A file is deleted while nothing of it was read, and its writer goes on.

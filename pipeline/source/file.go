@@ -69,7 +69,7 @@ func newFiles(cfg fileConfig, rt Runtime, place func(path string, s *pipeline.St
 	return &files{
 		cfg: cfg, rt: rt, place: place, meter: rt.Metrics.of(cfg.Name), limits: defaultLimits,
 		log:   rt.Logger.With(zap.String("component", "source"), zap.String("input", cfg.Name)),
-		paths: map[string]*followed{}, gens: map[*generation]struct{}{}, stems: map[string]bool{},
+		paths: map[string]*followed{}, gens: map[*generation]struct{}{}, stems: map[string]bool{}, unmatched: map[string]string{},
 		fsType: fileSystem, local: map[string]bool{},
 	}
 }
@@ -105,9 +105,10 @@ type files struct {
 	hintErr bool
 	local   map[string]bool // directories: all changes there are made by this kernel
 
-	mu    sync.Mutex
-	paths map[string]*followed
-	gens  map[*generation]struct{}
+	mu        sync.Mutex
+	paths     map[string]*followed
+	gens      map[*generation]struct{}
+	unmatched map[string]string // globs that match nothing → why, where that is known
 }
 
 // followed is a path that is looked at.
@@ -219,6 +220,10 @@ func (f *files) statesNow() (states []pipeline.InputState, unread []unreadPart) 
 			u = unreadPart{g.file, g.size - s.Lag, s.Lag}
 		}
 		states, unread = append(states, s), append(unread, u)
+	}
+	for pattern, why := range f.unmatched {
+		states = append(states, pipeline.InputState{Input: f.cfg.Name, Path: pattern, State: pipeline.StateUnmatched, Err: why})
+		unread = append(unread, unreadPart{})
 	}
 	for g := range f.gens {
 		if !g.current {

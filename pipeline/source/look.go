@@ -156,6 +156,7 @@ func (f *files) expand() map[string]bool {
 			continue
 		}
 		matches, _ := filepath.Glob(pattern) // the pattern was checked, and what cannot be read is not there
+		f.match(pattern, len(matches) > 0)
 		for _, path := range matches {
 			if _, ok := seen[path]; !ok {
 				seen[path] = false
@@ -185,6 +186,26 @@ func (f *files) expand() map[string]bool {
 		}
 	}
 	return seen
+}
+
+// match notes whether a glob matches anything, and tells when it does not any more, and when it does again.
+func (f *files) match(pattern string, any bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, before := f.unmatched[pattern]
+	switch {
+	case any && before:
+		delete(f.unmatched, pattern)
+		f.log.Info("a file matches", zap.String("path", pattern))
+	case !any && !before:
+		why := ""
+		dir := filepath.Dir(pattern[:strings.IndexAny(pattern, `*?[\`)] + "x")
+		if _, err := os.ReadDir(dir); err != nil {
+			why = err.Error()
+		}
+		f.unmatched[pattern] = why
+		f.log.Warn("no file matches, looking on", zap.String("path", pattern), zap.String("err", why))
+	}
 }
 
 func isMissing(err error) bool {

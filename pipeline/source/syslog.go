@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -221,7 +222,27 @@ const (
 	maxDatagram   = 64 << 10
 )
 
-// udp receives datagrams, one message each.
+// cutMessage gives the first message of a datagram. It is mostly the only one, whatever its line feeds; but a line that
+// begins with a priority of its own is another.
+func cutMessage(datagram []byte) (message, rest []byte) {
+	for at := 0; ; {
+		i := bytes.IndexByte(datagram[at:], '\n')
+		if i < 0 {
+			return datagram, nil
+		}
+		at += i + 1
+		if beginsWithPriority(datagram[at:]) && beginsWithPriority(datagram) {
+			return datagram[:at], datagram[at:]
+		}
+	}
+}
+
+func beginsWithPriority(s []byte) bool {
+	end := bytes.IndexByte(s[:min(len(s), len("<191>"))], '>')
+	return end > 1 && s[0] == '<' && len(bytes.Trim(s[1:end], "0123456789")) == 0
+}
+
+// udp receives datagrams.
 func (l *syslogListener) udp(ctx context.Context, emit pipeline.Emit) error {
 	var config net.ListenConfig
 	packets, err := config.ListenPacket(ctx, l.network, l.address)
@@ -248,7 +269,11 @@ func (l *syslogListener) udp(ctx context.Context, emit pipeline.Emit) error {
 			case !l.hears(from.Addr()):
 				l.meter.failed(errRefused)
 			default:
-				m.put(buf[:n], 0, false)
+				for rest := buf[:n]; len(rest) > 0; {
+					var message []byte
+					message, rest = cutMessage(rest)
+					m.put(message, 0, false)
+				}
 			}
 		}
 	})

@@ -123,6 +123,9 @@ func TestSyslogDatagrams(t *testing.T) {
 	}
 	send(t, conn, "\n")
 	wantMessages(t, s, want)
+	send(t, conn, "<134>one\n<134>two\n<13>three\nand more\n<1five") // a line with a priority is a message of its own
+	want = append(want, "<134>one", "<134>two", "<13>three and more <1five")
+	wantMessages(t, s, want)
 	send(t, dial(t, "udp6", addresses[1]), "over IPv6")
 	wantMessages(t, s, append(want, "over IPv6"))
 	for i := range 20 { // what has come when the end is ordered is still taken
@@ -152,6 +155,9 @@ func TestSyslogConnections(t *testing.T) {
 		send(t, conn, piece)
 	}
 	want = append(want, "<13>in pieces!", "<13>and a line")
+	wantMessages(t, s, want)
+	send(t, conn, "<13>ends in NUL\x00<13>so does this\n\x008 <13>five\x0012\x00<13>line\n")
+	want = append(want, "<13>ends in NUL", "<13>so does this", "<13>five", "12", "<13>line")
 	wantMessages(t, s, want)
 	send(t, conn, fmt.Sprintf("%d %s", len(huge), huge)+huge+"\nafter\n")
 	cut := huge[:cutAt-stampRoom]

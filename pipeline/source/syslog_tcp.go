@@ -2,8 +2,8 @@ package source
 
 import (
 	"bufio"
+	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"time"
@@ -12,8 +12,8 @@ import (
 // maxCount is the longest octet count, in digits.
 const maxCount = 8
 
-// A syslogReader takes messages off a connection: counted ones ("LEN MESSAGE") and such that end in a line feed, told apart by
-// their first bytes (RFC 6587, 3.4). It holds at most cutAt bytes of a message.
+// A syslogReader takes messages off a connection: counted ones ("LEN MESSAGE") and such that end in a line feed or a NUL, told
+// apart by their first bytes (RFC 6587, 3.4). It holds at most cutAt bytes of a message.
 type syslogReader struct {
 	conn    net.Conn
 	limits  syslogLimits
@@ -71,12 +71,24 @@ func (r *syslogReader) next() (cut int64, err error) {
 	if counted {
 		return r.octets(count)
 	}
+	return r.line()
+}
+
+// line reads up to a line feed, or the NUL with which others end their messages.
+func (r *syslogReader) line() (cut int64, err error) {
 	for {
-		part, err := r.buf.ReadSlice('\n')
-		if cut += r.hold(part); err == nil || err == io.EOF && len(r.message) > 0 {
+		if _, err := r.buf.Peek(1); err == io.EOF && len(r.message) > 0 {
 			return cut, nil
+		} else if err != nil {
+			return cut, err
 		}
-		if !errors.Is(err, bufio.ErrBufferFull) {
+		part, _ := r.buf.Peek(r.buf.Buffered()) // it is there
+		end := bytes.IndexAny(part, "\n\x00")
+		if end >= 0 {
+			part = part[:end+1]
+		}
+		cut += r.hold(part)
+		if _, err := r.buf.Discard(len(part)); err != nil || end >= 0 {
 			return cut, err
 		}
 	}
