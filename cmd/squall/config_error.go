@@ -126,6 +126,6 @@ func unknown(what, word string, candidates []string) string {
 	if near := nearest(word, candidates); near != "" {
 		return fmt.Sprintf("unknown %s %q: did you mean %q?", what, word, near)
 	}
-	sorted := slices.Sorted(slices.Values(candidates))
+	sorted := slices.Compact(slices.Sorted(slices.Values(candidates))) // a kind may repeat what all kinds have
 	return fmt.Sprintf("unknown %s %q: known are %s", what, word, strings.Join(sorted, ", "))
 }

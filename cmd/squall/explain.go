@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -113,7 +114,7 @@ func explain(c *Config, choice formatChoice, site string, line []byte, out io.Wr
 	road := pipeline.NewRoad(pipeline.RoadConfig{
 		Input: "line", Open: o.open, Enricher: clients,
 		Take: func(w *pipeline.Work) error {
-			explainFormat(out, choice.name, chosen)
+			explainFormat(out, choice.name, c.Timezone.Location, chosen, failedLine(w.Items))
 			sources := clients.sources
 			for i := range w.Items {
 				if w.Items[i].Kind == pipeline.IsRecord {
@@ -168,15 +169,19 @@ func explainPanes(out io.Writer, j *judge) {
 	}
 }
 
-func explainFormat(out io.Writer, name string, f pipeline.Format) {
+// explainFormat tells which format was used. failed is a line that it did not read, nil for none.
+func explainFormat(out io.Writer, name string, zone *time.Location, f pipeline.Format, failed []byte) {
 	a, ok := f.(*format.Auto)
 	if !ok {
 		fmt.Fprintf(out, "format    %s, as asked for\n", name)
+		if failed != nil {
+			fmt.Fprintf(out, "          it does not read the line; %s\n", cmp.Or(nearestTo(failed, zone), "nor does any other"))
+		}
 		return
 	}
 	chosen, not := a.Choice()
 	if chosen == "" {
-		fmt.Fprintf(out, "format    %s\n", misfit("none", f))
+		fmt.Fprintf(out, "format    %s\n", misfit("none", f, failed))
 	} else {
 		fmt.Fprintf(out, "format    %s\n", chosen)
 	}

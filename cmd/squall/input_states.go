@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/squall-sre/squall/pipeline"
 )
 
 // inputStates shows in how many files, or streams, each source is how: a file that is missing or unreadable is a
@@ -14,7 +16,7 @@ type inputStates struct {
 }
 
 // states are what pipeline.InputState may say.
-var states = []string{"done", "idle", "missing", "reading", "unreadable"}
+var states = []string{"done", "idle", "missing", pipeline.StateUnmatched, "reading", "unreadable"}
 
 func newInputStates(d *service) inputStates {
 	return inputStates{

@@ -2,13 +2,10 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -100,10 +97,12 @@ func (p *lineParser) file(cmd *cobra.Command, path string) error {
 // take prints the items of a block. A line's number is that of its last physical line.
 func (p *lineParser) take(w *pipeline.Work) error {
 	defer w.Release()
-	if text := misfit(p.path, p.chosen); text != "" && !p.told {
-		p.told = true
-		if _, err := fmt.Fprintln(p.failures, text); err != nil {
-			return err
+	if !p.told {
+		if text := misfit(p.path, p.chosen, failedLine(w.Items)); text != "" {
+			p.told = true
+			if _, err := fmt.Fprintln(p.failures, text); err != nil {
+				return err
+			}
 		}
 	}
 	for i := range w.Items {
@@ -123,48 +122,6 @@ func (p *lineParser) take(w *pipeline.Work) error {
 	}
 	p.line += w.Batch.Lines
 	return nil
-}
-
-// misfit tells of a file in which auto has found no format so far how near one came, "" when it has or saw nothing.
-func misfit(path string, f pipeline.Format) string {
-	auto, ok := f.(*format.Auto)
-	if !ok {
-		return ""
-	}
-	name, not := auto.Choice()
-	not = slices.DeleteFunc(not, func(r format.Rejection) bool { return r.Reason == pipeline.ReasonEmpty })
-	if name != "" {
-		return ""
-	}
-	if names := auto.Understood(); len(names) > 0 {
-		return fmt.Sprintf("%s: no request and no event so far; %s knows what its lines are, and they tell of none",
-			path, strings.Join(names, ", "))
-	}
-	if len(not) == 0 {
-		return ""
-	}
-	known := func(r format.Rejection) int { // what knew the line and found a fault in it is nearer than what did not
-		if r.Reason == pipeline.ReasonNotAccess {
-			return 0
-		}
-		return 1
-	}
-	near := func(a, b format.Rejection) int {
-		return cmp.Or(cmp.Compare(known(a), known(b)), cmp.Compare(a.Column, b.Column))
-	}
-	nearest := slices.MaxFunc(not, near)
-	if nearest.Column == 0 {
-		return path + ": no format fits, not even the beginning of a line (--format or --log-format can tell what it is)"
-	}
-	var names []string
-	for _, r := range not {
-		if near(r, nearest) == 0 {
-			names = append(names, r.Format)
-		}
-	}
-	const most = 4
-	return fmt.Sprintf("%s: no format fits; the nearest: %s, up to column %d (--format or --log-format can tell what it is)",
-		path, strings.Join(names[:min(len(names), most)], ", "), nearest.Column+1)
 }
 
 // excerpt makes the beginning of a line fit for a terminal.

@@ -313,10 +313,12 @@ func (r *replayer) peekInto(ctx context.Context, t *track) error {
 	name := r.format.name
 	o := opener{format: r.format, zone: r.zone}
 	var chosen pipeline.Format
+	var failed []byte
 	o.opened = func(_ *pipeline.Stream, f pipeline.Format) { chosen = f }
 	road := pipeline.NewRoad(pipeline.RoadConfig{
 		Input: t.path, Open: o.open, Enricher: r.chain.For(r.site),
 		Take: func(w *pipeline.Work) error {
+			failed = failedLine(w.Items)
 			for i := range w.Items {
 				if at := w.Items[i].Time; at != 0 {
 					t.first = at
@@ -331,7 +333,7 @@ func (r *replayer) peekInto(ctx context.Context, t *track) error {
 	if err != nil && !errors.Is(err, errPeeked) {
 		return err
 	}
-	if text := misfit(t.path, chosen); text != "" {
+	if text := misfit(t.path, chosen, failed); text != "" {
 		fmt.Fprintln(r.stderr, text)
 	}
 	if c, ok := chosen.(*format.Auto); ok {

@@ -342,7 +342,7 @@ func (s *server) Alerts() []alerts.Alert { return s.current.Load().shown() }
 func (s *server) Sources() []pipeline.InputState {
 	var all []pipeline.InputState
 	for _, in := range s.current.Load().inputs {
-		all = append(all, in.source.States()...)
+		all = append(all, in.states()...)
 	}
 	return all
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/gob"
 	"errors"
@@ -19,7 +20,6 @@ import (
 	"github.com/squall-sre/squall/alerts/notify"
 	"github.com/squall-sre/squall/detectors"
 	"github.com/squall-sre/squall/pipeline"
-	"github.com/squall-sre/squall/pipeline/format"
 	"github.com/squall-sre/squall/pipeline/loki"
 	"github.com/squall-sre/squall/pipeline/source"
 	"github.com/squall-sre/squall/pipeline/spool"
@@ -54,6 +54,7 @@ type service struct {
 
 	saved    int64 // ns of event time: the last snapshot
 	lateness lateWatch
+	fits     fitWatch
 	arrived  time.Time
 	mark     int64 // ns: the watermark when it last moved, at arrived
 }
@@ -67,7 +68,9 @@ type inputRoad struct {
 	road     *pipeline.Road
 	last     time.Time // when its last work came, on the wall
 	idle     bool
-	autos    sync.Map // stream ID → *announced
+	format   string // as configured
+	zone     *time.Location
+	fits     sync.Map // stream ID → *fit
 }
 
 // keptResolved is how many resolved alerts the page shows.
@@ -149,13 +152,9 @@ func (s *server) buildInputs(d *service, c *Config, reg prometheus.Registerer) e
 		if err != nil {
 			return fmt.Errorf("source %s: %w", sc.Name, err)
 		}
-		in := &inputRoad{name: sc.Name, lateness: sc.Lateness, source: src}
+		in := &inputRoad{name: sc.Name, lateness: sc.Lateness, source: src, format: cmp.Or(sc.Format.Type, "auto"), zone: sc.Timezone.Location}
 		o := opener{format: choice, zone: sc.Timezone.Location, framing: framings[sc.Type]}
-		o.opened = func(s *pipeline.Stream, f pipeline.Format) {
-			if a, ok := f.(*format.Auto); ok {
-				in.autos.Store(s.ID, &announced{format: a})
-			}
-		}
+		o.opened = in.opened
 		in.config = pipeline.RoadConfig{
 			Input: sc.Name, Open: o.open, Enricher: chain.For(sc.Site), Redactor: redactor,
 			Now:  func() int64 { return time.Now().UnixNano() },
@@ -166,31 +165,6 @@ func (s *server) buildInputs(d *service, c *Config, reg prometheus.Registerer) e
 		d.inputs = append(d.inputs, in)
 	}
 	return nil
-}
-
-// announce tells which format auto chose for a stream, and why it was not another: once, and when it changes.
-func (d *service) announce(in *inputRoad, s *pipeline.Stream, last bool) {
-	v, ok := in.autos.Load(s.ID)
-	if !ok {
-		return
-	}
-	auto := v.(*announced)
-	if last {
-		in.autos.Delete(s.ID)
-	}
-	name, not := auto.format.Choice()
-	if name == "" || name == auto.told {
-		return
-	}
-	auto.told = name
-	d.log.Info("format chosen", zap.String("input", s.Input), zap.String("path", s.Path),
-		zap.String("format", name), zap.Any("not", not))
-}
-
-// announced is a stream's auto format and what was told of it. It belongs to the goroutine of the stream.
-type announced struct {
-	format *format.Auto
-	told   string
 }
 
 // run restores the state, reads until ctx ends or every input does, and stops in order. ready is called when
@@ -298,7 +272,11 @@ func (d *service) read(ctx context.Context) error {
 
 // take is the end of every road: it hands the work to the loop.
 func (d *service) take(in *inputRoad, w *pipeline.Work) error {
-	d.announce(in, w.Batch.Stream, w.Batch.Last)
+	if v, ok := in.fits.Load(w.Batch.Stream.ID); ok {
+		f := v.(*fit)
+		d.announce(in, w.Batch.Stream, f)
+		f.count(w)
+	}
 	d.work <- w // the loop takes work until the roads have ended
 	return nil
 }
@@ -356,6 +334,7 @@ func (d *service) rest(now time.Time) {
 	}
 	d.judge.settle()
 	d.lateness.look(now, d.judge.inputs, d.log)
+	d.fits.look(now, d.inputs, d.log)
 }
 
 // lateWatch tells of which inputs lines come too late to be detected: their clock went back, or their order is not

@@ -204,13 +204,27 @@ func visibleLines(s string) string {
 }
 
 func (c webServerConfig) page(w http.ResponseWriter, _ *http.Request) {
+	sources := c.State.Sources()
 	data := struct {
-		Alerts   []alerts.Alert
-		Sources  []pipeline.InputState
-		NotReady error
-	}{c.State.Alerts(), c.State.Sources(), c.State.Ready()}
+		Alerts         []alerts.Alert
+		Sources, Blind []pipeline.InputState
+		NotReady       error
+	}{c.State.Alerts(), sources, blind(sources), c.State.Ready()}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	if err := pageTemplate.Execute(w, data); err != nil {
 		c.Log.Debug("page not written", zap.Error(err)) // nearly always a client that has left
 	}
+}
+
+// mostBlind is how many sources the page names above its alerts; the table has them all.
+const mostBlind = 10
+
+// blind gives the sources in which nothing can be detected, though they are not broken: no alert is no quiet day there.
+func blind(sources []pipeline.InputState) (out []pipeline.InputState) {
+	for _, s := range sources {
+		if (s.State == stateMisfit || s.State == pipeline.StateUnmatched) && len(out) < mostBlind {
+			out = append(out, s)
+		}
+	}
+	return out
 }
