@@ -24,6 +24,8 @@ type Work struct {
 	Joined int // physical lines that made none: parts of one that a later line completes
 	Split  int // items beyond the first of a line, and those that were completed by no line of their own
 
+	Behind bool // of the block
+
 	data []byte // the block's bytes, since the source takes its own back
 	text []byte // redacted lines
 	home *Road
@@ -190,6 +192,7 @@ func (r *Road) work(b *Block) *Work {
 	w := r.spare()
 	w.Input, w.Bytes, w.Joined, w.Split = r.cfg.Input, int64(len(b.Data)), 0, 0
 	w.Items, w.data, w.text = w.Items[:0], append(w.data[:0], b.Data...), w.text[:0]
+	w.Behind = b.Behind && !b.Last
 	clear(w.Failed)
 	w.Batch = Batch{
 		Stream: b.Stream, From: b.From, To: b.To, Skips: b.Skips, Last: b.Last, Entries: w.Batch.Entries[:0],

@@ -25,6 +25,7 @@ type Block struct {
 	To     int64  // the offset behind the last byte that Data stands for: From+len(Data) plus what was skipped
 	Skips  []Skip // bytes within [From, To) that are not in Data, in order
 	Last   bool   // nothing follows in this stream: what is half is complete now
+	Behind bool   // more of the stream lies unread: event time waits for it
 }
 
 // A Skip is a run of bytes that a source read over: NUL holes, the rest of an over-long line, a gap.

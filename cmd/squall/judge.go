@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -29,8 +30,9 @@ type judge struct {
 
 	sources map[string]int // assembler's number of each input
 	inputs  map[string]punctuality
-	gaps    map[string]int64 // when an input last lost lines, in event time
-	closed  int64            // ns: the end of the last pane that was evaluated
+	behind  map[string]map[string]int64 // by input and stream of which more lies unread: the newest line so far, ns
+	gaps    map[string]int64            // when an input last lost lines, in event time
+	closed  int64                       // ns: the end of the last pane that was evaluated
 	total   tally
 
 	// settled is called after each evaluated pane, with what changed in it.
@@ -156,6 +158,41 @@ func (j *judge) feed(w *pipeline.Work) {
 	}
 }
 
+// follow lets event time wait for the files of an input that are behind its others: after an outage one may have little
+// to catch up on and another much.
+func (j *judge) follow(w *pipeline.Work) {
+	of, id := j.behind[w.Input], w.Batch.Stream.ID
+	at, was := of[id]
+	switch {
+	case w.Behind:
+		if !was {
+			at = math.MinInt64
+		}
+		for i := range w.Items {
+			at = max(at, w.Items[i].Time)
+		}
+		if of == nil {
+			of = map[string]int64{}
+			j.behind[w.Input] = of
+		}
+		of[id] = at
+	case was:
+		delete(of, id)
+	default:
+		return
+	}
+	j.wait(w.Input)
+}
+
+// wait holds event time at the line up to which all files of an input were read.
+func (j *judge) wait(input string) {
+	least := int64(math.MaxInt64)
+	for _, at := range j.behind[input] {
+		least = min(least, at)
+	}
+	j.panes.Hold(j.sources[input], least)
+}
+
 // account counts what became of the lines of the work.
 func (j *judge) account(w *pipeline.Work) {
 	label := cmp.Or(j.label, w.Input)
@@ -265,6 +302,7 @@ func (j *judge) skip(w *pipeline.Work, s pipeline.Skip) {
 // take counts the work, stores it and evaluates the panes that it closed.
 func (j *judge) take(w *pipeline.Work) {
 	j.feed(w)
+	j.follow(w)
 	j.account(w)
 	j.keep(w)
 	w.Release()
@@ -275,10 +313,11 @@ func (j *judge) take(w *pipeline.Work) {
 const lostStalled = "spool_stalled"
 
 func (j *judge) keep(w *pipeline.Work) {
-	if j.store == nil {
+	b := &w.Batch
+	if j.store == nil || len(b.Entries) == 0 && b.Skips == nil && !b.Last && b.From == b.To { // it only told that more lies unread
 		return
 	}
-	if err := j.store.Append(&w.Batch); err != nil {
+	if err := j.store.Append(b); err != nil {
 		j.metrics.lost.WithLabelValues(w.Input, lostStalled).Add(float64(len(w.Batch.Entries)))
 	}
 }

@@ -68,7 +68,8 @@ type inputRoad struct {
 	road     *pipeline.Road
 	last     time.Time // when its last work came, on the wall
 	idle     bool
-	format   string // as configured
+	behind   map[string]time.Time // when the last work came of each stream of which more lies unread
+	format   string               // as configured
 	zone     *time.Location
 	fits     sync.Map // stream ID → *fit
 }
@@ -152,7 +153,10 @@ func (s *server) buildInputs(d *service, c *Config, reg prometheus.Registerer) e
 		if err != nil {
 			return fmt.Errorf("source %s: %w", sc.Name, err)
 		}
-		in := &inputRoad{name: sc.Name, lateness: sc.Lateness, source: src, format: cmp.Or(sc.Format.Type, "auto"), zone: sc.Timezone.Location}
+		in := &inputRoad{
+			name: sc.Name, lateness: sc.Lateness, source: src, format: cmp.Or(sc.Format.Type, "auto"), zone: sc.Timezone.Location,
+			behind: map[string]time.Time{},
+		}
 		o := opener{format: choice, zone: sc.Timezone.Location, framing: framings[sc.Type]}
 		o.opened = in.opened
 		in.config = pipeline.RoadConfig{
@@ -294,7 +298,7 @@ func (d *service) loop() {
 			if !more {
 				return
 			}
-			d.arrive(w.Input)
+			d.arrive(w)
 			d.judge.take(w)
 			d.moved()
 		case name := <-d.ended:
@@ -307,9 +311,29 @@ func (d *service) loop() {
 	}
 }
 
-func (d *service) arrive(input string) {
-	i := slices.IndexFunc(d.inputs, func(in *inputRoad) bool { return in.name == input })
-	d.inputs[i].last, d.inputs[i].idle = time.Now(), false
+func (d *service) arrive(w *pipeline.Work) {
+	i := slices.IndexFunc(d.inputs, func(in *inputRoad) bool { return in.name == w.Input })
+	in := d.inputs[i]
+	in.last, in.idle = time.Now(), false
+	if w.Behind {
+		in.behind[w.Batch.Stream.ID] = in.last
+	} else {
+		delete(in.behind, w.Batch.Stream.ID)
+	}
+}
+
+// stuckAfter is how long event time waits for a file whose next lines do not come: a disk may hang.
+const stuckAfter = 10 * time.Second
+
+// pass lets event time pass the files of an input that are behind and do not get on.
+func (d *service) pass(in *inputRoad, now time.Time) {
+	for id, last := range in.behind {
+		if now.Sub(last) > stuckAfter {
+			delete(in.behind, id)
+			delete(d.judge.behind[in.name], id)
+			d.judge.wait(in.name)
+		}
+	}
 }
 
 // moved notes when the watermark moved.
@@ -328,6 +352,7 @@ func (d *service) rest(now time.Time) {
 			in.idle = true
 			d.judge.panes.Idle(d.judge.sources[in.name], true)
 		}
+		d.pass(in, now)
 	}
 	if !d.arrived.IsZero() {
 		d.judge.panes.Advance(d.mark + int64(now.Sub(d.arrived)))

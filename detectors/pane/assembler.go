@@ -104,7 +104,7 @@ func (a *Assembler) Source(name string, lateness time.Duration) int {
 func (a *Assembler) newClock(name string, lateness time.Duration) clock {
 	i := a.tell(name)
 	a.tellers[i].awaited = max(a.tellers[i].awaited-1, 0)
-	return clock{teller: i, lateness: int64(max(lateness, 0)), newest: noTime}
+	return clock{teller: i, lateness: int64(max(lateness, 0)), newest: noTime, hold: never}
 }
 
 // Add counts a Record in the pane of its End; without one, in that of the newest line of its source. It
@@ -155,6 +155,22 @@ func (a *Assembler) Observe(src int, t int64) {
 	c.idle = false
 	a.settle()
 }
+
+// Hold tells that lines of a source from t on (ns; math.MinInt64: it is not known from when) lie unread, of a file that
+// is behind others of the same source: the watermark does not pass them. Release ends it. While half of MaxOpen panes
+// wait, nothing is held: what was far ahead would be dropped.
+func (a *Assembler) Hold(src int, t int64) {
+	if 2*len(a.open) >= a.cfg.MaxOpen {
+		t = never
+	}
+	if c := &a.marks.clocks[src]; c.hold != t {
+		c.hold = t
+		a.settle()
+	}
+}
+
+// Release ends a Hold.
+func (a *Assembler) Release(src int) { a.Hold(src, never) }
 
 // Idle tells that a source has nothing to read for now, or has again. An idle source does not hold the
 // watermark back; its next line ends the idleness.
@@ -361,6 +377,11 @@ func (a *Assembler) lookup(t int64) (o *openPane, late bool) {
 		o.index = map[place]slot{}
 	}
 	a.open[start] = o
+	if 2*len(a.open) == a.cfg.MaxOpen {
+		for src := range a.marks.clocks {
+			a.Release(src)
+		}
+	}
 	return o, false
 }
 

@@ -4,6 +4,7 @@ import "math"
 
 const (
 	noTime  = math.MinInt64
+	never   = math.MaxInt64
 	confirm = 3 // consecutive lines far ahead that make a source's time jump
 )
 
@@ -12,6 +13,7 @@ type clock struct {
 	teller   int // who it tells for
 	lateness int64
 	newest   int64 // ns; noTime until known
+	hold     int64 // ns: from where lines of the source lie unread; never for none
 	idle     bool
 	done     bool
 	ahead    [confirm]int64 // ascending: times of consecutive lines too far over newest
@@ -49,10 +51,11 @@ func (c *clock) see(t, maxAhead int64) (moved bool) {
 
 // promise is the time before which nothing of the source is to come.
 func (c *clock) promise() int64 {
-	if c.newest == noTime {
+	t := min(c.newest, c.hold)
+	if t == noTime {
 		return noTime
 	}
-	return c.newest - c.lateness
+	return t - c.lateness
 }
 
 // watermark is the least promise of the sources that hold it. It never goes back.

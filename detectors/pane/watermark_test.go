@@ -216,3 +216,43 @@ func TestLineWithoutTimeGoesToTheNewestPane(t *testing.T) {
 		t.Errorf("%d panes, %s", len(panes), dump(panes))
 	}
 }
+
+// A file that has much to catch up on holds event time for its source, so that its lines are not late because another
+// file of the source was read first.
+func TestHold(t *testing.T) {
+	a := NewAssembler(Config{MaxOpen: 100})
+	src := a.Source("balancer", 5*time.Second)
+	a.Hold(src, noTime) // there is a file, and nothing of it was read
+	add := func(at int64) bool {
+		r := request(at*second, 0)
+		return a.Add(src, &r)
+	}
+	for at := int64(1000); at < 1300; at++ {
+		add(at)
+	}
+	if p := a.Next(); p != nil {
+		t.Fatalf("a pane from %d closed before the first line of the file behind", p.Start)
+	}
+	for at := int64(1000); at < 1300; at += 10 {
+		if add(at) {
+			t.Fatalf("the line at %d is late", at)
+		}
+		a.Hold(src, at*second)
+	}
+	got := drain(a, nil)
+	if len(got) == 0 || got[0].Coverage.Lines != 11 || got[len(got)-1].End > 1290*second {
+		t.Fatalf("%d panes, the first %+v", len(got), got)
+	}
+	a.Release(src)
+	if got = drain(a, nil); len(got) == 0 {
+		t.Error("nothing closes behind what caught up")
+	}
+	// While too many panes wait, nobody is waited for.
+	a.Hold(src, 1300*second)
+	for at := int64(1300); at < 2000; at++ {
+		add(at)
+	}
+	if got = drain(a, nil); len(got) == 0 {
+		t.Error("a file that is behind for long blinds detection")
+	}
+}

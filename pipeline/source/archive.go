@@ -124,7 +124,10 @@ func (f *files) unpack(ctx context.Context) error {
 
 // readArchive reads on in an archive from where the generation stands. What is damaged is told and left.
 func (f *files) readArchive(ctx context.Context, g *generation, c *cutter) error {
-	put := func(b *pipeline.Block) error { return f.put(g, b) }
+	put := func(b *pipeline.Block) error {
+		b.Behind = true // until its last block
+		return f.put(g, b)
+	}
 	c.reset(g.stream, g.off, put)
 	r, err := openFile(g.pack, f.limits)
 	if err == nil {

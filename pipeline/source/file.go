@@ -105,10 +105,13 @@ type files struct {
 	hintErr bool
 	local   map[string]bool // directories: all changes there are made by this kernel
 
+	telling sync.Mutex // of what waits for its first turn: held by the first look, so that nothing is read before
+
 	mu        sync.Mutex
 	paths     map[string]*followed
 	gens      map[*generation]struct{}
 	unmatched map[string]string // globs that match nothing → why, where that is known
+	fresh     []*generation     // wait for their first turn and were not announced
 }
 
 // followed is a path that is looked at.
@@ -149,6 +152,7 @@ func (f *files) Run(ctx context.Context, positions pipeline.Positions, emit pipe
 			}
 		})
 	}
+	f.telling.Lock() // until discover has looked once
 	part(f.discover)
 	part(f.unpack)
 	for range max(2, min(4, runtime.GOMAXPROCS(0))) {

@@ -71,6 +71,8 @@ type generation struct {
 	failed   string // why it cannot be read, in words
 	retry    time.Time
 
+	behindTold atomic.Bool // that more of it lies unread was told last
+
 	done  atomic.Int64                    // off, for those who do not own it
 	shown atomic.Pointer[pipeline.Stream] // stream, for the same
 }

@@ -33,9 +33,12 @@ func (f *files) discover(ctx context.Context) error {
 	}
 	defer hint.close()
 	f.wg.Go(hint.run)
-	for {
+	for first := true; ; first = false {
 		began := f.rt.Now()
 		f.look(hint)
+		if first {
+			f.telling.Unlock()
+		}
 		share := min(lookShare*f.rt.Now().Sub(began), maxRest)
 		rest := time.NewTimer(max(f.rt.Poll, share))
 		least := time.NewTimer(max(f.rt.Poll/10, share))
@@ -450,6 +453,9 @@ func (f *files) examine(g *generation) {
 		return
 	}
 	if g.last = over && g.size == g.turned; g.last || g.size != g.turned {
+		if g.turned < 0 && g.size > g.off {
+			f.fresh = append(f.fresh, g)
+		}
 		f.enqueue(f.ready, g)
 	}
 }

@@ -21,11 +21,39 @@ func (f *files) read(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case g := <-f.ready:
+			if err := f.announce(); err != nil {
+				return err
+			}
 			if err := f.turn(ctx, g, c); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// announce tells of the generations that wait for their first turn, so that event time does not pass them by while
+// others are read.
+func (f *files) announce() error {
+	f.telling.Lock()
+	defer f.telling.Unlock()
+	f.mu.Lock()
+	fresh := f.fresh
+	f.fresh = nil
+	f.mu.Unlock()
+	for _, g := range fresh {
+		if err := f.tellBehind(g, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellBehind tells whether more of a generation lies unread, where that has changed.
+func (f *files) tellBehind(g *generation, behind bool) error {
+	if g.behindTold.Swap(behind) == behind {
+		return nil
+	}
+	return f.emit(&pipeline.Block{Stream: g.stream, From: g.off, To: g.off, Behind: behind})
 }
 
 // turn reads on in one generation, for limits.turn bytes at most, and decides what becomes of it. The error
@@ -38,10 +66,16 @@ func (f *files) turn(ctx context.Context, g *generation, c *cutter) error {
 	case errors.Is(err, errTruncated):
 		return f.truncated(g, c)
 	case errors.As(err, &failed):
+		err := f.tellBehind(g, false) // nobody waits for what cannot be read
 		f.fail(g, failed.error)
-		return nil
+		return err
 	case err != nil:
 		return err
+	}
+	if end {
+		if err := f.tellBehind(g, false); err != nil {
+			return err
+		}
 	}
 	progress := g.off - before
 	if end && f.endsNow(g, progress) {
@@ -66,7 +100,11 @@ func (f *files) readBlocks(ctx context.Context, g *generation, c *cutter) (size 
 		return 0, false, readError{err}
 	}
 	size = info.Size()
-	put := func(b *pipeline.Block) error { return f.put(g, b) }
+	put := func(b *pipeline.Block) error {
+		b.Behind = c.next() < size
+		g.behindTold.Store(b.Behind)
+		return f.put(g, b)
+	}
 	c.reset(g.stream, g.off, put)
 	if err := f.tellPending(g); err != nil {
 		return 0, false, err
@@ -120,7 +158,7 @@ func (f *files) tellPending(g *generation) error {
 	}
 	skips := g.pending
 	g.pending = nil
-	return f.put(g, &pipeline.Block{Stream: g.stream, From: g.off, To: g.off, Skips: skips})
+	return f.put(g, &pipeline.Block{Stream: g.stream, From: g.off, To: g.off, Skips: skips, Behind: g.behindTold.Load()})
 }
 
 // put hands a Block on; the generation stands behind it then.
