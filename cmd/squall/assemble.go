@@ -75,6 +75,16 @@ func chooseFormat(name string, decode func(any) error) (formatChoice, error) {
 
 func (c formatChoice) open(zone *time.Location) (pipeline.Format, error) { return c.openNear(zone, 0) }
 
+// lacks tells what records will lack for the choice's log_format.
+func (c formatChoice) lacks() []string {
+	f, err := c.open(time.UTC)
+	if err != nil {
+		return nil
+	}
+	_, name := format.SplitFraming(c.name)
+	return format.Lacks(format.Config{Name: name, LogFormat: c.settings.LogFormat}, f)
+}
+
 // openNear is open for lines that were written at about near, in ns, whose times may carry no year.
 func (c formatChoice) openNear(zone *time.Location, near int64) (pipeline.Format, error) {
 	_, name := format.SplitFraming(c.name)

@@ -15,7 +15,8 @@ func newCheckCommand(families Families) *cobra.Command {
 		Use:   "check --config FILE | check --test FILE...",
 		Short: "validate a configuration and print it with every default filled in, or run rule tests",
 		Long: "check reads a configuration, reports every fault as file:line:column, and prints the\n" +
-			"configuration in effect to standard output, with secrets left out.\n\n" +
+			"configuration in effect to standard output, with secrets left out. What a log_format leaves out that\n" +
+			"detection needs is told on standard error.\n\n" +
 			"With --test it runs unit tests of rules, as `promtool test rules` does: each test replays a simulated or\n" +
 			"recorded input and says which alerts must come of it, and which must not. A FILE may be a glob or a\n" +
 			"directory. It exits with 1 when a test fails, with 2 when a file has a fault.",
@@ -33,9 +34,12 @@ func newCheckCommand(families Families) *cobra.Command {
 			if path == "" {
 				return usageError(errNoConfig)
 			}
-			text, err := checkConfig(path, families)
+			text, warnings, err := checkConfig(path, families)
 			if err != nil {
 				return usageError(err)
+			}
+			for _, w := range warnings {
+				fmt.Fprintln(cmd.ErrOrStderr(), w)
 			}
 			_, err = cmd.OutOrStdout().Write(text)
 			return err
@@ -47,18 +51,27 @@ func newCheckCommand(families Families) *cobra.Command {
 	return cmd
 }
 
-// checkConfig gives the effective configuration of a file.
-func checkConfig(path string, families Families) ([]byte, error) {
+// checkConfig gives the effective configuration of a file, and what in it is no fault and yet costs detection.
+func checkConfig(path string, families Families) (text []byte, warnings []string, err error) {
 	c, err := LoadValid(path, os.LookupEnv, families)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := c.RequireSources(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	text, err := c.Effective()
-	if err != nil {
-		return nil, fmt.Errorf("print the configuration: %w", err)
+	for i := range c.Sources {
+		s := &c.Sources[i]
+		choice, err := chooseFormat(s.Format.Type, s.Format.Decode)
+		if err != nil {
+			return nil, nil, fmt.Errorf("source %s: %w", s.Name, err)
+		}
+		for _, lack := range choice.lacks() {
+			warnings = append(warnings, fmt.Sprintf("warning: source %s: log_format: %s", s.Name, lack))
+		}
 	}
-	return text, nil
+	if text, err = c.Effective(); err != nil {
+		return nil, nil, fmt.Errorf("print the configuration: %w", err)
+	}
+	return text, warnings, nil
 }

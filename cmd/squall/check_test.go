@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -42,4 +44,26 @@ func TestExitCode(t *testing.T) {
 	for want, err := range map[int]error{0: nil, exitFailed: errors.New("x"), exitUsage: usageError(errors.New("x"))} {
 		check(t, "code", exitCode(err), want)
 	}
+}
+
+// A log_format that leaves out what detection needs is no fault, and no secret either.
+func TestCheckTellsWhatALogFormatLacks(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "squall.yaml")
+	text := "sources: [{name: a, type: file, paths: [/x], format: {type: nginx, log_format: '$remote_addr $bogus'}}]\nspool: {dir: /tmp/x}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := runCheck("--config", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"no time", "no request", "no status", "$bogus is no variable"} {
+		if !strings.Contains(out, "warning: source a: log_format: "+want) {
+			t.Errorf("%q is not told: %s", want, out)
+		}
+	}
+}
+
+func TestUnknownWordNamesEachCandidateOnce(t *testing.T) {
+	check(t, "text", unknown("key", "zzzzzz", []string{"labels", "format", "labels", "format"}), `unknown key "zzzzzz": known are format, labels`)
 }
