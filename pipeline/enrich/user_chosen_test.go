@@ -73,6 +73,30 @@ func TestUserNamesGiveNothingAway(t *testing.T) {
 	}
 }
 
+// Apache hides a quote in a name by a backslash; Traefik and php-fpm write names, too.
+func TestUserNamesElsewhere(t *testing.T) {
+	chain := newSpoofed(t)
+	for _, f := range []struct{ name, log, line string }{
+		{"apache", "", `@PEER@ - x\" [y] \"z [29/Mar/2026:02:59:59 +0200] "GET /a HTTP/1.1" 200 2 "-" "curl"`},
+		{"apache", "combined", `@PEER@ - x\" [29/Mar/2026:02:59:58 +0200] \"GET /b HTTP/1.1\" [29/Mar/2026:02:59:59 +0200] "GET /a HTTP/1.1" 200 2 "-" "curl"`},
+		{"php_fpm_access", "", `@PEER@ - x "y 29/Mar/2026:02:59:59 +0200 "GET /a" 200`},
+		{"nginx", `log_format main escape=none '$remote_addr - $remote_user [$time_local] "$request" $status';`, `@PEER@ - x "y] "[ [29/Mar/2026:02:59:59 +0200] "GET /a HTTP/1.1" 200`},
+		{"php_fpm_access", "", `@PEER@ - x] [y 29/Mar/2026:02:59:59 +0200 "GET /a" 200`},
+	} {
+		parser, err := format.New(format.Config{Name: f.name, LogFormat: f.log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var item pipeline.Item
+		item.Reset()
+		parser.Parse([]byte(strings.NewReplacer("@PEER@", stranger).Replace(f.line)), &item)
+		chain.For("").Enrich(&item.Record)
+		if r := &item.Record; item.Kind != pipeline.IsRecord || r.Time != 1774745999e9 || string(r.Path) != "/a" || r.Origin != pipeline.External {
+			t.Errorf("%s: %s at %d, %s %s: %s", f.name, item.Reason, item.Column, r.Client, r.Path, f.line)
+		}
+	}
+}
+
 func checkUser(t *testing.T, chain *enrich.Chain, parser pipeline.Format, name, line, peer string) {
 	t.Helper()
 	var item pipeline.Item

@@ -282,12 +282,31 @@ func (l *layout) userEnd(line []byte, pos, i int) int {
 		bytes.HasPrefix(line[at:], next.literal) {
 		return first
 	}
-	quote := closingQuote(line, pos)
-	to := quote - bytes.IndexByte(l.elements[e.fence].literal, '"')
-	if quote < 0 || to < pos || !bytes.HasPrefix(line[to:], l.elements[e.fence].literal) {
-		return first
+	from := pos
+	for range maxUserQuotes {
+		quote := closingQuote(line, from)
+		if quote < 0 {
+			break
+		}
+		if end := l.userBefore(line, pos, quote, i); end >= 0 {
+			return end
+		}
+		from = quote + 1
 	}
-	for k := e.fence; k > i; k-- {
+	return first
+}
+
+// maxUserQuotes is how many quotes are looked at: where nothing is escaped a name may have some.
+const maxUserQuotes = 8
+
+// userBefore ends a name that is followed by the layout up to a quote; -1: what stands there does not fit.
+func (l *layout) userBefore(line []byte, pos, quote, i int) int {
+	fence := l.elements[i].fence
+	to := quote - bytes.IndexByte(l.elements[fence].literal, '"')
+	if to < pos || !bytes.HasPrefix(line[to:], l.elements[fence].literal) {
+		return -1
+	}
+	for k := fence; k > i; k-- {
 		before := l.elements[k-1].literal
 		at := bytes.LastIndex(line[pos:to], before)
 		if l.elements[k].v == varTimeLocal { // holds a space
@@ -296,7 +315,7 @@ func (l *layout) userEnd(line []byte, pos, i int) int {
 			}
 		}
 		if at < 0 {
-			return first
+			return -1
 		}
 		to = pos + at
 	}

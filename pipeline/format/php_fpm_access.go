@@ -62,6 +62,8 @@ func phpDirective(name byte, arg string) percentElement {
 	switch name {
 	case 'R': // who speaks FastCGI: the server in front, whatever www.conf calls it
 		return percentElement{v: varGateway}
+	case 'u':
+		return percentElement{v: varUser}
 	case 't', 'T':
 		v := varTimeLocal
 		if arg != "" {
