@@ -38,7 +38,7 @@ var classRules = []struct {
 	{"HEAD that reaches the origin", func(c *classFacts) bool { return c.Method == "HEAD" && (c.heavy() || c.frequent()) }, adviseHead},
 	{"static file that a limiter refuses", func(c *classFacts) bool { return c.static() && c.Evidence.Limited.Get() > 0 }, adviseStaticLimit},
 	{"the origin had workers left", func(c *classFacts) bool { return c.calm() }, nil},
-	{"too little to matter", func(c *classFacts) bool { return !c.heavy() }, nil},
+	{"small: it waits behind the others", func(c *classFacts) bool { return !c.heavy() }, nil},
 	{"static file", (*classFacts).static, adviseStatic},
 	{"missing page that is asked for again and again", func(c *classFacts) bool {
 		return c.read() && c.missing() >= missingShare && c.Evidence.RepeatFactor.Get() >= cacheable

@@ -65,6 +65,10 @@ func (e *Engine) span(site string, view *pane.Pane) Span {
 	if of == nil {
 		return s
 	}
+	if usual := w.usual(site); usual > 0 {
+		s.Total.BaselinePerMinute = N(usual)
+		s.Total.BaselineRatio = N(Baseline{PerMinute: usual}.Ratio(s.Total.RequestsPerMinute.Get()))
+	}
 	rows := families(of)
 	kept := chosen(rows)
 	for _, r := range kept {
@@ -81,6 +85,21 @@ func (e *Engine) span(site string, view *pane.Pane) Span {
 		s.Pileups = append(s.Pileups, Pileup(p))
 	}
 	return s
+}
+
+// usual is how many requests a minute the routes that were asked for usually get.
+func (w *Window) usual(site string) (sum float64) {
+	keys := map[pane.Key]bool{}
+	for k := range w.cells(site) {
+		if isClient(k) {
+			k.Origin = 0
+			keys[k] = true
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(keys), compareKeys) {
+		sum += w.Baseline(site, k).PerMinute
+	}
+	return sum
 }
 
 // A family is a row of a span: one key, or the keys of many routes that differ in nothing but a name.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/detectors"
@@ -56,7 +57,16 @@ func (r *Report) span() string {
 	if r.To == 0 {
 		return ""
 	}
-	return " from " + r.From.String() + " to " + r.To.String()
+	return " " + span(r.From, r.To)
+}
+
+// span writes a time from and to as people say it.
+func span(from, to Time) string {
+	a, b := time.Unix(0, int64(from)).UTC(), time.Unix(0, int64(to)).UTC()
+	if a.Format(time.DateOnly) == b.Format(time.DateOnly) {
+		return "on " + a.Format(time.DateOnly) + " from " + a.Format(time.TimeOnly) + " to " + b.Format(time.TimeOnly) + " UTC"
+	}
+	return "from " + a.Format(time.DateTime) + " to " + b.Format(time.DateTime) + " UTC"
 }
 
 // leading is the alert that tells most: of the highest severity, the best proven, and of those what led to the others.
@@ -165,7 +175,7 @@ func (in *Incident) Where() string {
 
 func (in *Incident) sentence(v *Verdict, a *Alert) string {
 	var b strings.Builder
-	when := fmt.Sprintf(" from %s to %s", in.From, in.To)
+	when := " " + span(in.From, in.To)
 	pinned := in.pinned()
 	switch {
 	case v.Outcome == Calm:

@@ -42,7 +42,7 @@ func dashboards(s *detectors.Span) []Panel {
 			"health checks", fmt.Sprintf("%s of %s answered 200", alerts.Number(ok), alerts.Number(checks)), ratio(ok, checks) > 0.95,
 		})
 	}
-	panels = append(panels, Panel{"requests a minute", alerts.Number(t.RequestsPerMinute.Get()) + busyText(s), calmRate(s)})
+	panels = append(panels, Panel{"requests a minute", alerts.Number(t.RequestsPerMinute.Get()) + usualText(s) + busyText(s), calmRate(s)})
 	if n := t.Abandoned.Get(); n > 0 {
 		panels = append(panels, Panel{
 			"clients that gave up",
@@ -62,14 +62,20 @@ func busyText(s *detectors.Span) string {
 		alerts.Number(s.Total.BusyWorkersLower.Get()), alerts.Number(s.Total.BusyWorkersUpper.Get()), s.Pool.Workers)
 }
 
-// calmRate tells that no class came at a multiple of what is usual: an alarm on the rate stays silent.
+// calmRate tells that the rate of all requests was no multiple of what is usual: an alarm on it stays silent.
 func calmRate(s *detectors.Span) bool {
-	for i := range s.Classes {
-		if s.Classes[i].Evidence.BaselineRatio.Get() >= 3 {
-			return false
-		}
+	r := s.Total.BaselineRatio
+	return r.Known() && r.Get() < unusual
+}
+
+// unusual is the multiple of the usual rate at which an alarm may be set.
+const unusual = 3
+
+func usualText(s *detectors.Span) string {
+	if !s.Total.BaselinePerMinute.Known() {
+		return ""
 	}
-	return true
+	return ", usual are " + alerts.Number(s.Total.BaselinePerMinute.Get())
 }
 
 func ratio(n, of float64) float64 {

@@ -1,5 +1,0 @@
-package report
-
-import "io"
-
-func (r *Report) WriteHTML(w io.Writer) error { return nil }
