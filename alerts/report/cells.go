@@ -11,7 +11,7 @@ import (
 
 // classColumns are the columns of the table of requests.
 var classColumns = []string{
-	"Requests", "Count", "Worker-seconds", "Share", "Clients", "Per client and minute", "Repeat factor", "Cache", "Reached upstream", "Answer at",
+	"Requests", "Answer at", "Count", "Worker-seconds", "Share", "Clients", "Per client and minute", "Repeat factor", "Reached upstream", "Cache",
 }
 
 // cells are the texts of a row, by classColumns. What is not known is a dash.
@@ -22,8 +22,8 @@ func (c *Class) cells() []string {
 		name += " (" + c.Origin + " clients)"
 	}
 	return []string{
-		name, number(e.Requests), seconds(e.WorkerSecondsLower, e.WorkerSecondsUpper), share(e.WorkerSecondsShare), approx(e.DistinctClients),
-		number(e.RequestsPerClientPerMinute), number(e.RepeatFactor), c.cache(), share(e.ReachedUpstreamRatio), c.answer(),
+		name, c.answer(), number(e.Requests), seconds(e.WorkerSecondsLower, e.WorkerSecondsUpper), share(e.WorkerSecondsShare), approx(e.DistinctClients),
+		number(e.RequestsPerClientPerMinute), number(e.RepeatFactor), share(e.ReachedUpstreamRatio), c.cache(),
 	}
 }
 

@@ -189,13 +189,13 @@ func (c *chart) panel(title string, legend []string, highest float64) (top float
 
 func (c *chart) next() { c.y += panelHeight + panelGap }
 
-// nice rounds up to 1, 2 or 5 times a power of ten.
+// nice rounds up to a small multiple of a power of ten.
 func nice(v float64) float64 {
 	if !(v > 0) {
 		return 1
 	}
 	unit := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, f := range []float64{1, 2, 3, 4, 5, 6, 8} {
+	for _, f := range []float64{1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8} {
 		if v <= f*unit*1.0001 {
 			return f * unit
 		}
@@ -272,7 +272,7 @@ func (c *chart) requests() {
 
 // p99 marks where clients left: the true p99 is at least what is drawn.
 func (c *chart) p99() {
-	top := c.panel("p99, seconds", []string{"lat:p99", "bad:▲ at least: clients left"}, c.highest(func(x *column) float64 { return x.p99 }))
+	top := c.panel("p99, seconds", []string{"lat:p99", "bad:▲ at least: clients left"}, 1.1*c.highest(func(x *column) float64 { return x.p99 }))
 	c.line("lat", top, func(x *column) (float64, bool) { return x.p99, x.timed })
 	every := max(1, len(c.cols)/60)
 	for i := range c.cols {
@@ -310,9 +310,18 @@ func (c *chart) workers(pool int) {
 
 func (c *chart) errors() {
 	top := c.panel("Errors a minute", []string{"err:5xx", "lim:refused by a limiter"}, c.highest(func(x *column) float64 { return max(x.errors, x.limited) }))
-	c.line("err", top, func(x *column) (float64, bool) { return x.errors, true })
-	c.line("lim", top, func(x *column) (float64, bool) { return x.limited, true })
+	c.series("err", top, "no request was answered 5xx", func(x *column) float64 { return x.errors })
+	c.series("lim", top, "", func(x *column) float64 { return x.limited })
 	c.y += panelHeight + 12
+}
+
+// series draws a line that is anywhere above 0; none is told in words.
+func (c *chart) series(class string, top float64, none string, value func(*column) float64) {
+	if c.highest(value) > 0 {
+		c.line(class, top, func(x *column) (float64, bool) { return value(x), true })
+	} else if none != "" {
+		fmt.Fprintf(c, `<text class="t" x="%d" y="%.0f">%s</text>`, chartLeft+8, c.y+panelHeight/2, none)
+	}
 }
 
 // lanesOf are the detections of the time shown, one lane a detector, by their first onset.
@@ -367,6 +376,9 @@ func (c *chart) axis() {
 	step := tick((c.to - c.from) / 6)
 	for at := math.Ceil(c.from/step) * step; at <= c.to; at += step {
 		x := c.x(at)
+		if x > chartWidth-chartRight-20 {
+			break
+		}
 		fmt.Fprintf(c, `<path class="grid v" d="M%.1f 16V%.0f"/><text class="x" x="%.1f" y="%.0f">%s</text>`,
 			x, c.y+2, x, c.y+15, time.Unix(int64(at), 0).UTC().Format(layout))
 	}

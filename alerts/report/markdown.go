@@ -20,6 +20,9 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 		m.snippet(fix.Snippet)
 		m.verify(fix.Verify)
 	}
+	if r.Verdict.Cause != "" {
+		m.line("**Cause:** %s\n", plain(r.Verdict.Cause))
+	}
 	for i := range r.Incidents {
 		m.incident(i+1, &r.Incidents[i])
 	}

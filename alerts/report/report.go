@@ -44,14 +44,15 @@ const (
 
 // A Verdict is the report in one sentence, with the requests it is about and what to do.
 type Verdict struct {
-	Outcome  Outcome        `json:"outcome"`
-	Proof    alerts.Verdict `json:"proof,omitempty"` // of the cause
-	Sentence string         `json:"sentence"`
-	Incident string         `json:"incident,omitempty"`
-	Culprit  string         `json:"culprit,omitempty"` // the class of requests, or the cause in words
-	Cause    string         `json:"cause,omitempty"`
-	Fix      *alerts.Advice `json:"fix,omitempty"`
-	GivenUp  detectors.Num  `json:"abandoned_requests,omitzero"`
+	Outcome  Outcome         `json:"outcome"`
+	Proof    alerts.Verdict  `json:"proof,omitempty"` // of the cause
+	Sentence string          `json:"sentence"`
+	Incident string          `json:"incident,omitempty"`
+	Culprit  string          `json:"culprit,omitempty"` // the class of requests, or the cause in words
+	Cause    string          `json:"cause,omitempty"`
+	Fix      *alerts.Advice  `json:"fix,omitempty"`
+	Others   []alerts.Advice `json:"other_fixes,omitempty"`
+	GivenUp  detectors.Num   `json:"abandoned_requests,omitzero"`
 }
 
 // Input is what was read, and what is missing from it.

@@ -28,6 +28,11 @@ func (r *Report) verdict() {
 	a := in.leading()
 	v.Incident, v.Proof, v.Cause = in.ID, a.Cause.Verdict, a.Cause.Text
 	v.Culprit, v.Fix = in.culprit(a)
+	for i := range a.Advice {
+		if x := &a.Advice[i]; v.Fix != nil && x.Text != v.Fix.Text && a.Cause.Verdict != alerts.Undetermined {
+			v.Others = append(v.Others, *x)
+		}
+	}
 	if n := in.givenUp(); len(in.Windows) > 0 {
 		v.GivenUp = detectors.N(n)
 	}
@@ -39,6 +44,7 @@ func (r *Report) verdict() {
 	case a.Cause.Verdict == alerts.Undetermined && len(in.pinned()) > 0 && !a.Incomplete:
 		// An alert looks at one route at a time; routes of one kind, added up, may hold the origin all the same.
 		v.Outcome, v.Proof = Hurt, alerts.Probable
+		v.Cause = "one route at a time nothing stands out; routes of one kind added up: " + ranked(in.pinned()) + " of the worker-seconds"
 	case a.Cause.Verdict == alerts.Undetermined:
 		v.Outcome = Undetermined
 	default:
@@ -152,7 +158,20 @@ func enumerate(names []string) string {
 	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
 }
 
-func shareOf(classes []*Class) (sum float64) {
+// ranked tells what each class holds.
+func ranked(classes []*Class) string {
+	var parts []string
+	for _, c := range classes {
+		parts = append(parts, c.Name()+" "+alerts.Percent(c.Evidence.WorkerSecondsShare.Get()))
+	}
+	return enumerate(parts)
+}
+
+// shareOf is the share of the worker-seconds of some classes: as the alert tells it, where it is about the same requests.
+func shareOf(classes []*Class, a *Alert) (sum float64) {
+	if e := &a.Evidence; len(classes) == 1 && e.Method == classes[0].Method && e.Route == classes[0].Route && e.WorkerSecondsShare.Known() {
+		return e.WorkerSecondsShare.Get()
+	}
 	for _, c := range classes {
 		sum += c.Evidence.WorkerSecondsShare.Get()
 	}
@@ -181,13 +200,13 @@ func (in *Incident) sentence(v *Verdict, a *Alert) string {
 	case v.Outcome == Calm:
 		fmt.Fprintf(&b, "Nothing hurt anybody: %s on %s%s was only noted", a.Name, in.Where(), when)
 	case v.Outcome == Noted:
-		fmt.Fprintf(&b, "No client was seen to be hurt, but something is wrong on %s%s: %s", in.Where(), when, firstPart(a.Cause.Text))
+		fmt.Fprintf(&b, "Nothing paged, but something is wrong on %s%s: %s%s", in.Where(), when, firstPart(a.Cause.Text), in.failed())
 	case v.Outcome == Undetermined:
 		fmt.Fprintf(&b, "Clients of %s were hurt%s, by what is undetermined: %s", in.Where(), when, firstPart(a.Cause.Text))
 	case len(pinned) > 0:
-		fmt.Fprintf(&b, "%s pinned the origin of %s%s: %s of the worker-seconds", v.Culprit, in.Where(), when, alerts.Percent(shareOf(pinned)))
+		fmt.Fprintf(&b, "%s pinned the origin of %s%s: %s of the worker-seconds", v.Culprit, in.Where(), when, alerts.Percent(shareOf(pinned, a)))
 	default:
-		fmt.Fprintf(&b, "%s was hurt%s: %s", in.Where(), when, firstPart(a.Cause.Text))
+		fmt.Fprintf(&b, "Something hurt %s%s: %s", in.Where(), when, firstPart(a.Cause.Text))
 	}
 	if n := v.GivenUp.Get(); n > 0 {
 		fmt.Fprintf(&b, "; clients gave up on %s requests", alerts.Number(n))
@@ -196,6 +215,18 @@ func (in *Incident) sentence(v *Verdict, a *Alert) string {
 		fmt.Fprintf(&b, "; %s should answer it", layerText(v.Fix.Layer))
 	}
 	return b.String() + "."
+}
+
+// failed tells how many requests of the incident were answered 5xx.
+func (in *Incident) failed() string {
+	var n float64
+	for i := range in.Windows {
+		n += in.Windows[i].Total.Errors5xx.Get()
+	}
+	if !(n > 0) {
+		return ""
+	}
+	return "; " + alerts.Number(n) + " requests were answered 5xx"
 }
 
 // firstPart is a cause's text up to its first semicolon.

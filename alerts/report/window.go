@@ -58,8 +58,12 @@ func busyText(s *detectors.Span) string {
 	if !s.Total.BusyWorkersUpper.Known() || s.Pool.Workers == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; on the mean %s to %s requests held or waited for one of %d workers, which an autoscaler on requests does not see",
-		alerts.Number(s.Total.BusyWorkersLower.Get()), alerts.Number(s.Total.BusyWorkersUpper.Get()), s.Pool.Workers)
+	text := fmt.Sprintf("; on the mean %s requests held or waited for one of %d workers",
+		seconds(s.Total.BusyWorkersLower, s.Total.BusyWorkersUpper), s.Pool.Workers)
+	if s.Total.BusyWorkersUpper.Get() > float64(s.Pool.Workers) {
+		text += ", which an autoscaler on requests does not see"
+	}
+	return text
 }
 
 // calmRate tells that the rate of all requests was no multiple of what is usual: an alarm on it stays silent.
