@@ -227,14 +227,14 @@ func (c *chart) line(class string, top float64, value func(*column) (float64, bo
 func (c *chart) area(class string, top float64, between func(*column) (low, high float64)) {
 	var up, down strings.Builder
 	for i := range c.cols {
-		low, high := between(&c.cols[i])
+		_, high := between(&c.cols[i])
 		pen := "L"
 		if i == 0 {
 			pen = "M"
 		}
 		fmt.Fprintf(&up, "%s%.1f %.1f", pen, c.x(c.cols[i].at), c.height(high, top))
 		back := c.cols[len(c.cols)-1-i]
-		low, _ = between(&back)
+		low, _ := between(&back)
 		fmt.Fprintf(&down, "L%.1f %.1f", c.x(back.at), c.height(low, top))
 	}
 	fmt.Fprintf(c, `<path class="a %s" d="%s%sZ"/>`, class, up.String(), down.String())
