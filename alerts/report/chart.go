@@ -33,7 +33,7 @@ type chart struct {
 
 // column is what one column of the chart holds: rates a minute, the highest p99 and busy workers.
 type column struct {
-	at                         float64 // s: its middle
+	start, at                  float64 // s: where it begins, and its middle
 	methods                    [len(methods)]float64
 	abandoned, errors, limited float64
 	p99, busyLower, busyUpper  float64
@@ -56,7 +56,7 @@ func columns(s *Series, from, to Time) []column {
 	for i := first; i < last; i += each {
 		end := min(i+each, last)
 		perMinute := 60 / (s.Step * float64(end-i))
-		c := column{at: float64(s.At(i))/1e9 + s.Step*float64(end-i)/2}
+		c := column{start: float64(s.At(i)) / 1e9, at: float64(s.At(i))/1e9 + s.Step*float64(end-i)/2}
 		for k := i; k < end; k++ {
 			for m, name := range methods {
 				if list := s.Requests[name]; list != nil {
@@ -420,7 +420,7 @@ func chartTable(s *Series, from, to Time) []tableRow {
 			sum.busy = sum.busy || c.busy
 			sum.busyLower, sum.busyUpper = max(sum.busyLower, c.busyLower), max(sum.busyUpper, c.busyUpper)
 		}
-		row := tableRow{At: time.Unix(int64(cols[i].at), 0).UTC().Format(time.DateTime)}
+		row := tableRow{At: time.Unix(int64(cols[i].start), 0).UTC().Format(time.DateTime)}
 		for m := range methods {
 			row.Cells = append(row.Cells, alerts.Number(math.Round(sum.methods[m]/n)))
 		}
