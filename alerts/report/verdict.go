@@ -18,7 +18,7 @@ const pinning = 0.5
 func (r *Report) verdict() {
 	v := &r.Verdict
 	if len(r.Incidents) == 0 {
-		*v = Verdict{Outcome: Calm, Sentence: "Nothing hurt anybody: no alert fired" + r.span() + "."}
+		*v = Verdict{Outcome: Calm, Sentence: "Nothing hurt anybody: no alert fired" + r.span() + "." + r.halves()}
 		if r.Input.Parsed == 0 {
 			*v = Verdict{Outcome: Undetermined, Sentence: "Undetermined: no line was understood."}
 		}
@@ -64,6 +64,21 @@ func (r *Report) span() string {
 		return ""
 	}
 	return " " + span(r.From, r.To)
+}
+
+// halves names what detectors saw that was no alert by itself.
+func (r *Report) halves() string {
+	var names []string
+	for _, d := range r.Detected {
+		if !slices.Contains(names, d.Detector) {
+			names = append(names, d.Detector)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return " Detected, and no alert by itself: " + enumerate(names) + "."
 }
 
 // span writes a time from and to as people say it.
