@@ -12,7 +12,7 @@ KUBERNETES    := v1.37.2
 TEST_PACKAGES := gcc:build-essential nginx:nginx-light prometheus-alertmanager:prometheus-alertmanager \
                  logrotate:logrotate haproxy:haproxy journalctl:systemd \
                  /usr/lib/systemd/systemd-journal-remote:systemd-journal-remote caddy:caddy apache2:apache2 \
-                 '/usr/sbin/php-fpm[0-9]*:php-fpm'
+                 '/usr/sbin/php-fpm[0-9]*:php-fpm' chromium:chromium
 LINT_PACKAGES := shellcheck:shellcheck
 
 CACHE := $(CURDIR)/.cache

@@ -200,7 +200,7 @@ func (e *Engine) Close(p *pane.Pane) *Result {
 	e.learned.learn(p)
 	views := map[viewKey]*pane.Pane{}
 	seen := map[episodeKey]bool{}
-	res := &Result{At: p.End, Coverage: p.Coverage, Heard: p.Heard, Silences: e.listener.silences()}
+	res := &Result{At: p.End, Pane: p, Coverage: p.Coverage, Heard: p.Heard, Silences: e.listener.silences()}
 	names := e.siteNames()
 	e.onlySite = len(names) == 1
 	for _, r := range e.detectors {
@@ -480,10 +480,14 @@ func (e *Engine) finish(seen map[episodeKey]bool, p *pane.Pane, res *Result) {
 		res.Changes = append(res.Changes, *x)
 		delete(e.episodes, key)
 	}
-	for site := range e.incidents {
-		if !needed[site] {
-			delete(e.incidents, site)
+	for _, site := range slices.Sorted(maps.Keys(e.incidents)) {
+		if needed[site] {
+			continue
 		}
+		if site != "" {
+			res.Spans = append(res.Spans, e.span(site, e.incidents[site]))
+		}
+		delete(e.incidents, site)
 	}
 	slices.SortStableFunc(res.Changes, compareDetections)
 	slices.SortStableFunc(res.Detections, compareDetections)

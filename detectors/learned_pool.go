@@ -55,3 +55,6 @@ func (e *Engine) poolOf(site string) Pool {
 	}
 	return p
 }
+
+// Pool is the capacity of a site, as configured or learned.
+func (e *Engine) Pool(site string) Pool { return e.poolOf(site) }

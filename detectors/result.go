@@ -12,6 +12,7 @@ import (
 // Result is what the engine makes of one pane.
 type Result struct {
 	At         int64       // ns, the end of the pane: "now" in event time
+	Pane       *pane.Pane  // what was judged; it is not to be changed
 	Detections []Detection // the active ones, sorted by detector, then labels
 	Changes    []Detection // those that became active or were over in this pane, in the same order
 	Coverage   pane.Coverage
@@ -19,6 +20,7 @@ type Result struct {
 	Heard      map[string]*pane.Heard
 	Silences   []Silence // that last, or were over within the longest window
 	Busy       []Busy    // of the busiest sites in the last minute, sorted by site
+	Spans      []Span    // those that ended in this pane, sorted by site
 }
 
 // Busy is the mean number of busy workers of a site's origin, as an interval.

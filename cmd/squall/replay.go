@@ -19,6 +19,7 @@ type replayOptions struct {
 	detections   bool
 	failOn       string
 	workers      int
+	report       reportFiles
 }
 
 // newReplayCommand makes `squall replay`: past logs through the same detection as `squall run`.
@@ -44,6 +45,9 @@ func newReplayCommand() *cobra.Command {
 	f.StringVar(&o.config, "config", "", "configuration `FILE`; without one the defaults")
 	o.add(f)
 	f.StringVar(&o.json, "json", "", "write one JSON object for each alert transition, and a summary, to `FILE` (- for standard output)")
+	f.StringVar(&o.report.html, "html", "", "write the incident report to `FILE`, as one page that needs nothing else (- for standard output)")
+	f.StringVar(&o.report.markdown, "markdown", "", "write the incident report to `FILE`, for a ticket")
+	f.StringVar(&o.report.json, "report-json", "", "write the incident report to `FILE`, as JSON")
 	f.BoolVar(&o.detections, "detections", false, "with --json: the detectors' transitions too")
 	f.StringVar(&o.failOn, "fail-on", "", "exit with 3 when an alert of this `SEVERITY` or a higher one fired")
 	f.IntVar(&o.workers, "workers", 0, "workers of the origin's `POOL`, for sites that the configuration does not list")
@@ -64,6 +68,9 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 	if _, err := severityRank(o.failOn); err != nil {
 		return usageError(err)
 	}
+	if err := o.report.check(o.json); err != nil {
+		return err
+	}
 	choice, err := o.choose()
 	if err != nil {
 		return usageError(err)
@@ -72,17 +79,22 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 	if err != nil {
 		return err
 	}
-	out, err := newTranscript(o, stdout)
+	told := stdout
+	if o.report.toStdout() && o.json == "" {
+		told = io.Discard // the report takes its place
+	}
+	out, err := newTranscript(o, told)
 	if err != nil {
 		return err
 	}
 	rep.judge.settled = out.settled
+	collector := o.report.collect(c, rep.judge)
 	started := time.Now()
 	if err := rep.run(ctx, paths, stdin); err != nil {
 		return errors.Join(err, out.out.Flush(), out.close())
 	}
 	total := &rep.judge.total
-	err = errors.Join(rep.whole(), out.finish(total, time.Since(started)), rep.blind())
+	err = errors.Join(rep.whole(), out.finish(total, time.Since(started)), o.report.write(collector, c, rep.judge, stdout), rep.blind())
 	if 10*total.late > total.parsed {
 		fmt.Fprintf(stderr, "%d of %d lines came too late to be detected: their times go back (cat of several files? an order that is not time's?)\n",
 			total.late, total.parsed)

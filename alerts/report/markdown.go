@@ -1,0 +1,220 @@
+package report
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/detectors"
+)
+
+// WriteMarkdown writes the report for a ticket: the same content without the timelines. What lines told stands in code
+// spans, escaped.
+func (r *Report) WriteMarkdown(w io.Writer) error {
+	m := markdown{bufio.NewWriter(w)}
+	m.line("# Incident report\n\n**%s**\n", plain(r.Verdict.Sentence))
+	if fix := r.Verdict.Fix; fix != nil {
+		m.line("**Fix, in %s:** %s\n", layerText(fix.Layer), plain(fix.Text))
+		m.snippet(fix.Snippet)
+		m.verify(fix.Verify)
+	}
+	if r.Verdict.Cause != "" {
+		m.line("**Cause:** %s\n", plain(r.Verdict.Cause))
+	}
+	for i := range r.Incidents {
+		m.incident(i+1, &r.Incidents[i])
+	}
+	m.list("What is undetermined, and which data is missing", r.Missing)
+	if len(r.Next) > 0 {
+		m.line("## Next commands\n")
+		for _, c := range r.Next {
+			m.line("- %s\n  `%s`", plain(c.Why), code(c.Line))
+		}
+		m.line("")
+	}
+	m.input(r)
+	return m.Flush()
+}
+
+type markdown struct{ *bufio.Writer }
+
+// line leaves an error to the end: bufio.Writer keeps it, and Flush returns it.
+func (m markdown) line(format string, args ...any) { _, _ = fmt.Fprintf(m, format+"\n", args...) }
+
+func (m markdown) list(title string, items []string) {
+	if len(items) == 0 {
+		return
+	}
+	m.line("## %s\n", title)
+	for _, s := range items {
+		m.line("- %s", plain(s))
+	}
+	m.line("")
+}
+
+// snippet writes our own text in a fence that no line of it can end.
+func (m markdown) snippet(s string) {
+	if s == "" {
+		return
+	}
+	fence := "```"
+	for strings.Contains(s, fence) {
+		fence += "`"
+	}
+	m.line("%s\n%s\n%s\n", fence, s, fence)
+}
+
+func (m markdown) verify(s string) {
+	if s != "" {
+		m.line("Verify: %s\n", plain(s))
+	}
+}
+
+func (m markdown) incident(n int, in *Incident) {
+	m.line("## Incident %d: %s, %s\n", n, plain(in.Where()), in.Severity)
+	m.line("From %s to %s%s. `%s`\n", in.From, in.To, ongoing(in), code(in.ID))
+	for _, x := range in.Members {
+		m.line("- %s %s on %s%s", x.Onset, x.Detector, plain(x.About), plain(because(&x)))
+	}
+	m.line("")
+	for _, a := range in.Apart {
+		m.line("Not merged with `%s`: %s\n", code(a.ID), plain(a.Because))
+	}
+	for i := range in.Windows {
+		m.window(&in.Windows[i])
+	}
+	for i := range in.Alerts {
+		m.alert(&in.Alerts[i])
+	}
+}
+
+func ongoing(in *Incident) string {
+	if in.Ongoing {
+		return ", not over when the log ended"
+	}
+	return ""
+}
+
+func because(x *Member) string {
+	s := ""
+	if x.After != "" {
+		s = ", after " + x.After
+	}
+	if x.Because != "" {
+		s += ": " + x.Because
+	}
+	return s
+}
+
+func (m markdown) window(w *Window) {
+	m.line("### Requests of %s from %s to %s\n", plain(w.Site), w.From, w.To)
+	m.line("| %s |", strings.Join(classColumns, " | "))
+	m.line("|%s", strings.Repeat(" --- |", len(classColumns)))
+	for i := range w.Classes {
+		var cells []string
+		for _, c := range w.Classes[i].cells() {
+			cells = append(cells, plain(c))
+		}
+		m.line("| %s |", strings.Join(cells, " | "))
+	}
+	if w.Left > 0 {
+		m.line("\n%d more classes, each small.", w.Left)
+	}
+	m.line("\nWhat the usual dashboards showed:\n")
+	for _, p := range w.Dashboards {
+		m.line("- %s: %s%s", p.Name, plain(p.Showed), green(&p))
+	}
+	m.line("\nTimeouts: %s\n", strings.ReplaceAll(w.Timeouts.Verdict, "_", " "))
+	for _, f := range w.Timeouts.Found {
+		m.line("- %s: %s s (%s)", f.Layer, f.Seconds, f.From)
+	}
+	for _, s := range w.Timeouts.Faults {
+		m.line("- fault: %s", s)
+	}
+	for _, s := range w.Timeouts.Suspected {
+		m.line("- %s", s)
+	}
+	m.line("")
+}
+
+func green(p *Panel) string {
+	if p.Silent {
+		return " (green)"
+	}
+	return ""
+}
+
+func (m markdown) alert(a *Alert) {
+	m.line("### %s (%s) on %s\n", plain(a.Name), a.Severity, plain(a.About))
+	m.line("Cause (%s): %s\n", a.Cause.Verdict, plain(a.Cause.Text))
+	for _, s := range a.Cause.Missing {
+		m.line("- missing: %s", plain(s))
+	}
+	for _, d := range a.Evidence.Discriminators {
+		m.line("- by %s (%s): catches %s, hits %s of the rest", d.By, plain(strings.Join(d.Keys, ", ")), interval(d.CaughtLower, d.CaughtUpper), interval(d.FalseLower, d.FalseUpper))
+	}
+	for _, c := range a.Evidence.RuleCoverage {
+		m.line("- rule in place `%s`: would have caught %s of the damage", code(c.Rule), interval(c.Lower, c.Upper))
+	}
+	for _, x := range a.Advice {
+		m.line("\n**%s:** %s\n", x.Layer, plain(x.Text))
+		m.snippet(x.Snippet)
+		m.verify(x.Verify)
+	}
+	if len(a.Evidence.Samples) > 0 {
+		m.line("Samples:\n")
+		for _, s := range a.Evidence.Samples {
+			m.line("- `%s`", code(s))
+		}
+	}
+	m.line("")
+}
+
+func interval(lower, upper detectors.Num) string {
+	low, high := alerts.Percent(lower.Get()), alerts.Percent(upper.Get())
+	if low == high {
+		return low
+	}
+	return low + " to " + high
+}
+
+func (m markdown) input(r *Report) {
+	in := &r.Input
+	m.line("## What this rests on\n")
+	m.line("%s lines, %s understood, from %s to %s.\n", alerts.Number(float64(in.Lines)), alerts.Number(float64(in.Parsed)), r.From, r.To)
+	for _, s := range in.Sources {
+		m.line("- `%s`: %s requests%s", code(s.Name), alerts.Number(float64(s.Requests)), silences(s.Silent))
+	}
+	for _, g := range in.Gaps {
+		m.line("- `%s`: lines lost at %s (%s)", code(g.Source), g.At, plain(g.Reason))
+	}
+}
+
+func silences(list []Between) string {
+	var b strings.Builder
+	for _, s := range list {
+		to := "the end"
+		if s.To != nil {
+			to = *s.To
+		}
+		b.WriteString("; silent from " + s.From + " to " + to)
+	}
+	return b.String()
+}
+
+// plain makes text from a log stand in Markdown as it is: no markup, no HTML, no table cell of its own.
+func plain(s string) string {
+	var b strings.Builder
+	for _, r := range alerts.Escape(s) {
+		if strings.ContainsRune("\\`*_[]<>|#~&!", r) {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// code makes text stand within a code span.
+func code(s string) string { return strings.ReplaceAll(alerts.Escape(s), "`", "'") }

@@ -1,0 +1,187 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/detectors"
+	"github.com/squall-sre/squall/detectors/pane"
+)
+
+const ten = int64(10 * time.Second)
+
+// closed is a pane of sites with 60 GETs each, at the nth place of a day.
+func closed(n int64, sites ...string) *detectors.Result {
+	start := 1_780_000_000*int64(time.Second) + n*ten
+	p := &pane.Pane{Start: start, End: start + ten, Sites: map[string]*pane.Site{}}
+	res := &detectors.Result{At: p.End, Pane: p}
+	for _, name := range sites {
+		c := &pane.Cell{Requests: 60, Abandoned: 3}
+		for range 60 {
+			c.Latency.Add(int64(200 * time.Millisecond))
+			c.Codes.Add(200)
+		}
+		p.Site(name).Cells[pane.Key{Method: "GET", Route: "/"}] = c
+		res.Busy = append(res.Busy, detectors.Busy{Site: name, Lower: 1.2, Upper: 3})
+	}
+	return res
+}
+
+func finish(c *Collector) *Report {
+	return c.Report(Rest{Pool: func(string) detectors.Pool { return detectors.Pool{Workers: 25} }, Input: Input{Lines: 1, Parsed: 1}})
+}
+
+// TestDayStaysSmall: a day of panes is coarsened, loses no request, and its page is small.
+func TestDayStaysSmall(t *testing.T) {
+	c := New(Config{Pane: 10 * time.Second})
+	const panes = 8640
+	for n := range int64(panes) {
+		c.Observe(closed(n, "a.example", "b.example", "c.example"), nil)
+	}
+	r := finish(c)
+	for i := range r.Sites {
+		s := &r.Sites[i]
+		var requests, abandoned uint64
+		for k := range s.Len() {
+			requests, abandoned = requests+s.Requests["GET"][k], abandoned+s.Abandoned[k]
+		}
+		if s.Len() > seriesPoints || s.Len() < seriesPoints/2 || requests != 60*panes || abandoned != 3*panes || s.Total != requests {
+			t.Errorf("%s: %d points, %d requests, %d abandoned, a total of %d", s.Site, s.Len(), requests, abandoned, s.Total)
+		}
+		if !s.Censored[0] || s.BusyUpper[0].Get() != 3 {
+			t.Errorf("%s: censored %t, busy %v", s.Site, s.Censored[0], s.BusyUpper[0])
+		}
+	}
+	var page bytes.Buffer
+	if err := r.WriteHTML(&page); err != nil || page.Len() > 3<<20 {
+		t.Errorf("the page has %d bytes (%v)", page.Len(), err)
+	}
+	if n := strings.Count(page.String(), "<svg"); n != 3 {
+		t.Errorf("%d charts for three sites", n)
+	}
+}
+
+// TestManySites: names by the thousand share one timeline beside those with most requests, and no request is lost.
+func TestManySites(t *testing.T) {
+	c := New(Config{Pane: 10 * time.Second})
+	for n := range int64(300) {
+		c.Observe(closed(n, "shop.example", fmt.Sprintf("h%d.example", n)), nil)
+	}
+	r := finish(c)
+	var total uint64
+	for i := range r.Sites {
+		total += r.Sites[i].Total
+	}
+	if len(r.Sites) > seriesSites+1 || r.Sites[0].Site != "shop.example" || r.Sites[1].Site != pane.Other || total != 2*60*300 {
+		t.Errorf("%d timelines, the first of %s and %s; %d requests", len(r.Sites), r.Sites[0].Site, r.Sites[1].Site, total)
+	}
+}
+
+func TestHoleInTime(t *testing.T) {
+	c := New(Config{Pane: 10 * time.Second, Points: 10})
+	for _, n := range []int64{0, 1, 200_000} {
+		c.Observe(closed(n, "a.example"), nil)
+	}
+	r := finish(c)
+	if s := &r.Sites[0]; s.Len() > 10 || s.Total != 180 {
+		t.Errorf("%d points, %d requests", s.Len(), s.Total)
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	site := detectors.Labels{{Name: "site", Value: "a.example"}}
+	alert := func(s alerts.Severity, v alerts.Verdict) alerts.Alert {
+		return alerts.Alert{
+			Name: "X", State: alerts.Firing, Severity: s, Labels: site, StartsAt: closed(1).Pane.Start, At: closed(2).At,
+			Cause: alerts.Cause{Verdict: v, Text: "it is so; and so", Missing: []string{"a log"}},
+		}
+	}
+	for _, c := range []struct {
+		name string
+		of   []alerts.Alert
+		want Outcome
+		says string
+	}{
+		{"no alert", nil, Calm, "Nothing hurt anybody"},
+		{"noted", []alerts.Alert{alert(alerts.Info, alerts.Proven)}, Calm, "Nothing hurt anybody"},
+		{"a warning", []alerts.Alert{alert(alerts.Warning, alerts.Proven)}, Noted, "Nothing paged"},
+		{"a page", []alerts.Alert{alert(alerts.Page, alerts.Probable)}, Hurt, "Something hurt a.example on 2026-05-28 from 20:26:50"},
+		{"undetermined", []alerts.Alert{alert(alerts.Page, alerts.Undetermined)}, Undetermined, "by what is undetermined"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			collector := New(Config{Pane: 10 * time.Second})
+			collector.Observe(closed(1, "a.example"), nil)
+			collector.Observe(closed(2, "a.example"), c.of)
+			r := finish(collector)
+			if r.Verdict.Outcome != c.want || !strings.Contains(r.Verdict.Sentence, c.says) {
+				t.Errorf("%+v", r.Verdict)
+			}
+			if len(c.of) > 0 && (!r.Incidents[0].Ongoing || len(r.Missing) == 0) {
+				t.Errorf("ongoing %t, missing %q", r.Incidents[0].Ongoing, r.Missing)
+			}
+		})
+	}
+}
+
+// TestIncidentsAreJoined: an incident that was merged with another under another ID is one.
+func TestIncidentsAreJoined(t *testing.T) {
+	site := detectors.Labels{{Name: "site", Value: "a.example"}}
+	member := func(name string) alerts.Member { return alerts.Member{Detector: name, Labels: site, Onset: 5} }
+	c := New(Config{Pane: 10 * time.Second})
+	c.Observe(closed(1, "a.example"), []alerts.Alert{
+		{Name: "A", Severity: alerts.Page, Labels: site, At: 1, Incident: &alerts.Incident{ID: "1", Members: []alerts.Member{member("latency")}}},
+		{Name: "B", Severity: alerts.Page, Labels: site, At: 2, Incident: &alerts.Incident{ID: "2", Members: []alerts.Member{member("saturation"), member("latency")}}},
+		{Name: "C", Severity: alerts.Page, Labels: site, At: 3, Incident: &alerts.Incident{ID: "3", Members: []alerts.Member{member("head_storm")}}},
+	})
+	r := finish(c)
+	if len(r.Incidents) != 2 || len(r.Incidents[0].Alerts)+len(r.Incidents[1].Alerts) != 3 {
+		t.Errorf("%d incidents", len(r.Incidents))
+	}
+}
+
+func TestTimeouts(t *testing.T) {
+	total := func(abandoned, gateway int) detectors.Evidence {
+		return detectors.Evidence{Abandoned: detectors.N(float64(abandoned)), Status: map[string]int{"504": gateway}}
+	}
+	killed := []Alert{{Evidence: detectors.Evidence{PHPTimeouts: detectors.N(4), StallSeconds: detectors.N(20)}}}
+	for _, c := range []struct {
+		name    string
+		span    detectors.Span
+		of      []Alert
+		layers  string
+		verdict string
+	}{
+		{"php 20, proxy 25, client 30", detectors.Span{Total: total(500, 90), Pileups: []detectors.Pileup{{Seconds: 25.1, Count: 85}, {Seconds: 29.8, Count: 480}}}, killed,
+			"worker 20, proxy 25, client 30", inOrder},
+		{"proxy and client", detectors.Span{Total: total(40, 900), Pileups: []detectors.Pileup{{Seconds: 25.1, Count: 850}}}, killed, "worker 20, proxy 25", inOrder},
+		{"client before the worker", detectors.Span{Total: total(500, 0), Pileups: []detectors.Pileup{{Seconds: 10.04, Count: 480}}}, killed, "client 10, worker 20", outOfOrder},
+		{"nobody's", detectors.Span{Total: total(0, 0), Pileups: []detectors.Pileup{{Seconds: 10.04, Count: 480}}}, nil, "undetermined 10", layerUnknown},
+		{"only assumed", detectors.Span{Total: total(500, 0), Pool: detectors.Pool{Reclaim: time.Minute}, Pileups: []detectors.Pileup{{Seconds: 10.04, Count: 480}}}, nil,
+			"client 10, worker 60", layerUnknown},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := timeouts(&c.span, c.of)
+			var layers []string
+			for _, f := range got.Found {
+				layers = append(layers, f.Layer+" "+f.Seconds.String())
+			}
+			if s := strings.Join(layers, ", "); s != c.layers || got.Verdict != c.verdict {
+				t.Errorf("%s: %s; %q %q", s, got.Verdict, got.Faults, got.Suspected)
+			}
+		})
+	}
+}
+
+func TestMarkdownIsText(t *testing.T) {
+	for in, want := range map[string]string{
+		"a|b": `a\|b`, "<script>": `\<script\>`, "`x`": "\\`x\\`", "\u202e": `\\u{202e}`, "\n# h": `\\n\# h`, "GET /a_b": `GET /a\_b`,
+	} {
+		if got := plain(in); got != want {
+			t.Errorf("%q is written as %q, not as %q", in, got, want)
+		}
+	}
+}

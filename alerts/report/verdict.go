@@ -1,0 +1,319 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/detectors"
+)
+
+// pinning is the share of the worker-seconds from which one class pinned the origin.
+const pinning = 0.5
+
+// verdict says in one sentence what happened, by the worst incident.
+func (r *Report) verdict() {
+	v := &r.Verdict
+	if len(r.Incidents) == 0 {
+		*v = Verdict{Outcome: Calm, Sentence: "Nothing hurt anybody: no alert fired" + r.span() + "." + r.halves()}
+		if r.Input.Parsed == 0 {
+			*v = Verdict{Outcome: Undetermined, Sentence: "Undetermined: no line was understood."}
+		}
+		return
+	}
+	in := &r.Incidents[0]
+	a := in.leading()
+	v.Incident, v.Proof, v.Cause = in.ID, a.Cause.Verdict, a.Cause.Text
+	v.Culprit, v.Fix = in.culprit(a)
+	for i := range a.Advice {
+		if x := &a.Advice[i]; v.Fix != nil && x.Text != v.Fix.Text && a.Cause.Verdict != alerts.Undetermined {
+			v.Others = append(v.Others, *x)
+		}
+	}
+	if n := in.givenUp(); len(in.Windows) > 0 {
+		v.GivenUp = detectors.N(n)
+	}
+	switch {
+	case in.Severity == alerts.Info:
+		v.Outcome = Calm
+	case in.Severity == alerts.Warning:
+		v.Outcome = Noted
+	case a.Cause.Verdict == alerts.Undetermined && len(in.pinned()) > 0 && !a.Incomplete:
+		// An alert looks at one route at a time; routes of one kind, added up, may hold the origin all the same.
+		v.Outcome, v.Proof = Hurt, alerts.Probable
+		v.Cause = "one route at a time nothing stands out; routes of one kind added up: " + ranked(in.pinned()) + " of the worker-seconds"
+	case a.Cause.Verdict == alerts.Undetermined:
+		v.Outcome = Undetermined
+	default:
+		v.Outcome = Hurt
+	}
+	v.Sentence = in.sentence(v, a)
+	if more := len(r.Incidents) - 1; more > 0 {
+		v.Sentence += fmt.Sprintf(" There are %d more incidents below.", more)
+		if more == 1 {
+			v.Sentence = strings.Replace(v.Sentence, "There are 1 more incidents", "There is one more incident", 1)
+		}
+	}
+}
+
+func (r *Report) span() string {
+	if r.To == 0 {
+		return ""
+	}
+	return " " + span(r.From, r.To)
+}
+
+// halves names what detectors saw that was no alert by itself.
+func (r *Report) halves() string {
+	var names []string
+	for _, d := range r.Detected {
+		if !slices.Contains(names, d.Detector) {
+			names = append(names, d.Detector)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return " Detected, and no alert by itself: " + enumerate(names) + "."
+}
+
+// span writes a time from and to as people say it.
+func span(from, to Time) string {
+	a, b := time.Unix(0, int64(from)).UTC(), time.Unix(0, int64(to)).UTC()
+	if a.Format(time.DateOnly) == b.Format(time.DateOnly) {
+		return "on " + a.Format(time.DateOnly) + " from " + a.Format(time.TimeOnly) + " to " + b.Format(time.TimeOnly) + " UTC"
+	}
+	return "from " + a.Format(time.DateTime) + " to " + b.Format(time.DateTime) + " UTC"
+}
+
+// leading is the alert that tells most: of the highest severity, the best proven, and of those what led to the others.
+func (in *Incident) leading() *Alert {
+	proof := []alerts.Verdict{alerts.Undetermined, alerts.Probable, alerts.Proven}
+	best := slices.MaxFunc(in.Alerts, func(a, b Alert) int {
+		return cmp.Or(cmp.Compare(urgency(a.Severity), urgency(b.Severity)),
+			cmp.Compare(slices.Index(proof, a.Cause.Verdict), slices.Index(proof, b.Cause.Verdict)),
+			cmp.Compare(in.place(&b), in.place(&a)))
+	})
+	return &best
+}
+
+// place is how far back in the chain of the incident an alert's first detection stands.
+func (in *Incident) place(a *Alert) int {
+	for i, m := range in.Members {
+		if slices.Contains(a.Detectors, m.Detector) {
+			return i
+		}
+	}
+	return len(in.Members)
+}
+
+// culprit is the class of requests that pinned the origin, with what to do about it; where no class did, the cause's advice.
+func (in *Incident) culprit(a *Alert) (string, *alerts.Advice) {
+	var fix *alerts.Advice
+	if len(a.Advice) > 0 {
+		fix = &a.Advice[0]
+	}
+	if pinned := in.pinned(); len(pinned) > 0 {
+		if own := pinned[0].Advice; len(own) > 0 && (fix == nil || fix.Layer != own[0].Layer || a.Evidence.Route != pinned[0].Route) {
+			fix = &own[0]
+		}
+		var names []string
+		for _, c := range pinned {
+			names = append(names, c.Name())
+		}
+		return enumerate(names), fix
+	}
+	if a.Cause.Verdict == alerts.Undetermined {
+		return "", fix
+	}
+	return strings.TrimSpace(a.Evidence.Method + " " + a.Evidence.Route), fix
+}
+
+// pinned are the classes that held most of the worker time of the incident's worst window: the first, and those beside it
+// that the same rule is about. None did when together they hold less than half.
+func (in *Incident) pinned() []*Class {
+	if in.Severity != alerts.Page || len(in.Windows) == 0 || len(in.Windows[0].Classes) == 0 || in.Windows[0].calm() {
+		return nil
+	}
+	w := &in.Windows[0]
+	first := &w.Classes[0]
+	out, share := []*Class{first}, first.Evidence.WorkerSecondsShare.Get()
+	for i := 1; i < len(w.Classes) && len(out) < 3; i++ {
+		c := &w.Classes[i]
+		if more := c.Evidence.WorkerSecondsShare.Get(); c.Method == first.Method && c.Rule == first.Rule && more >= besides {
+			out, share = append(out, c), share+more
+		}
+	}
+	if !(share >= pinning) {
+		return nil
+	}
+	return out
+}
+
+// calm tells that the origin had workers left.
+func (w *Window) calm() bool {
+	return w.Total.BusyWorkersUpper.Get() < spare*w.Total.PoolWorkers.Get()
+}
+
+// spare is the part of the pool below which workers were left.
+const spare = 0.8
+
+// besides is the share of the worker-seconds from which a class is named beside the first.
+const besides = 0.1
+
+// enumerate joins names as a sentence does.
+func enumerate(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+}
+
+// ranked tells what each class holds.
+func ranked(classes []*Class) string {
+	var parts []string
+	for _, c := range classes {
+		parts = append(parts, c.Name()+" "+alerts.Percent(c.Evidence.WorkerSecondsShare.Get()))
+	}
+	return enumerate(parts)
+}
+
+// shareOf is the share of the worker-seconds of some classes: as the alert tells it, where it is about the same requests.
+func shareOf(classes []*Class, a *Alert) (sum float64) {
+	if e := &a.Evidence; len(classes) == 1 && e.Method == classes[0].Method && e.Route == classes[0].Route && e.WorkerSecondsShare.Known() {
+		return e.WorkerSecondsShare.Get()
+	}
+	for _, c := range classes {
+		sum += c.Evidence.WorkerSecondsShare.Get()
+	}
+	return sum
+}
+
+// Name is the class as people write it.
+func (c *Class) Name() string { return strings.TrimSpace(c.Method + " " + c.Route) }
+
+// Where is what the incident is about.
+func (in *Incident) Where() string {
+	if len(in.Sites) == 0 {
+		if len(in.Alerts) > 0 {
+			return in.Alerts[0].About
+		}
+		return "the cluster"
+	}
+	return strings.Join(in.Sites[:min(len(in.Sites), 3)], ", ")
+}
+
+func (in *Incident) sentence(v *Verdict, a *Alert) string {
+	var b strings.Builder
+	when := " " + span(in.From, in.To)
+	pinned := in.pinned()
+	switch {
+	case v.Outcome == Calm:
+		fmt.Fprintf(&b, "Nothing hurt anybody: %s on %s%s was only noted", a.Name, in.Where(), when)
+	case v.Outcome == Noted:
+		fmt.Fprintf(&b, "Nothing paged, but something is wrong on %s%s: %s%s", in.Where(), when, firstPart(a.Cause.Text), in.failed())
+	case v.Outcome == Undetermined:
+		fmt.Fprintf(&b, "Clients of %s were hurt%s, by what is undetermined: %s", in.Where(), when, firstPart(a.Cause.Text))
+	case len(pinned) > 0:
+		fmt.Fprintf(&b, "%s pinned the origin of %s%s: %s of the worker-seconds", v.Culprit, in.Where(), when, alerts.Percent(shareOf(pinned, a)))
+	default:
+		fmt.Fprintf(&b, "Something hurt %s%s: %s", in.Where(), when, firstPart(a.Cause.Text))
+	}
+	if n := v.GivenUp.Get(); n > 0 {
+		fmt.Fprintf(&b, "; clients gave up on %s requests", alerts.Number(n))
+	}
+	if v.Fix != nil && len(pinned) > 0 && v.Outcome == Hurt {
+		fmt.Fprintf(&b, "; %s should answer it", layerText(v.Fix.Layer))
+	}
+	return b.String() + "."
+}
+
+// failed tells how many requests of the incident were answered 5xx.
+func (in *Incident) failed() string {
+	var n float64
+	for i := range in.Windows {
+		n += in.Windows[i].Total.Errors5xx.Get()
+	}
+	if !(n > 0) {
+		return ""
+	}
+	return "; " + alerts.Number(n) + " requests were answered 5xx"
+}
+
+// firstPart is a cause's text up to its first semicolon.
+func firstPart(s string) string {
+	s, _, _ = strings.Cut(s, "; ")
+	return s
+}
+
+var layerNames = map[string]string{
+	"edge": "the edge", "waf": "the WAF", "nginx": "nginx", "cdn": "the CDN", "application": "the application", "kubernetes": "Kubernetes",
+}
+
+func layerText(layer string) string {
+	if name, ok := layerNames[layer]; ok {
+		return name
+	}
+	return layer
+}
+
+// missing gathers what would be needed to say more, without repeating.
+func (r *Report) missing() {
+	add := func(s string) {
+		if !slices.Contains(r.Missing, s) {
+			r.Missing = append(r.Missing, s)
+		}
+	}
+	for i := range r.Incidents {
+		for j := range r.Incidents[i].Alerts {
+			for _, m := range r.Incidents[i].Alerts[j].Cause.Missing {
+				add(m)
+			}
+		}
+		for j := range r.Incidents[i].Windows {
+			for _, m := range r.Incidents[i].Windows[j].Timeouts.Missing {
+				add(m)
+			}
+		}
+	}
+	if r.Input.Late > 0 {
+		add(alerts.Number(float64(r.Input.Late)) + " lines that came too late to be counted")
+	}
+	for _, g := range r.Input.Gaps {
+		add("lines of " + g.Source + " lost at " + g.At + " (" + g.Reason + ")")
+	}
+}
+
+// next lists what to look at next, for the worst incident: what verifies its advice, and each detector's runbook.
+func (r *Report) next() {
+	if len(r.Incidents) == 0 {
+		return
+	}
+	seen := map[string]bool{}
+	for _, m := range r.Incidents[0].Members {
+		if seen[m.Detector] {
+			continue
+		}
+		seen[m.Detector] = true
+		help, _, err := detectors.HelpFor(m.Detector)
+		if err != nil {
+			continue
+		}
+		for _, line := range help.Runbook {
+			command, why, _ := strings.Cut(line, "   # ")
+			if isCommand(command) && !slices.ContainsFunc(r.Next, func(c Command) bool { return c.Line == command }) {
+				r.Next = append(r.Next, Command{Why: m.Detector + ": " + why, Line: command})
+			}
+		}
+	}
+}
+
+// isCommand tells a command of a runbook from a sentence: it begins with a program's name.
+func isCommand(line string) bool {
+	program, _, _ := strings.Cut(line, " ")
+	return slices.Contains([]string{"curl", "grep", "kubectl", "nginx", "php-fpm", "redis-cli", "awk", "zcat", "ss", "squall", "journalctl", "sar", "dig"}, program)
+}
