@@ -269,7 +269,7 @@ var harness = []struct {
 				return restarted(605+int64(i), fmt.Sprintf("%c%d", 'a'+i%7, i), fmt.Sprintf("node-%d", i%9), "Completed", 0)
 			}), restarted(620, "z1", "node-1", "OOMKilled", 137))...)},
 		610, 600, 1000, func(e Evidence) bool {
-			return e.Restarts.Get() == 24 && e.OOMKilled.Get() == 1 && e.Reasons["liveness"] == 24 && e.Reasons["oom"] == 1 &&
+			return e.Restarts.Get() == 25 && e.OOMKilled.Get() == 1 && e.Reasons["liveness"] == 24 && e.Reasons["oom"] == 1 &&
 				e.Nodes.Get() == 9 && e.Namespaces.Get() == 8
 		},
 	},
