@@ -397,7 +397,7 @@ func (m *Manager) explain(t *tracked, a *Alert) {
 	a.Detectors = t.incident.detectors(t.rule.reads)
 	f := &facts{
 		alert: a, seen: t.incident.Seen, coverage: t.incident.Rests, gaps: t.incident.Gaps, quiet: t.incident.Quiet, requests: t.incident.requests(),
-		controls: m.site(t.labels.Get("site")).Controls,
+		controls: m.site(t.labels.Get("site")).Controls, site: m.site,
 	}
 	if d := t.incident.primary(t.rule.reads); d != nil {
 		if in := m.incidents.of(d); in != nil {

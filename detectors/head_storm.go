@@ -56,6 +56,9 @@ func (d *headStorm) Detect(w *Window) []Finding {
 // stormPart is the share of a storm, by its requests or by their worker time, that a route of it has at least.
 const stormPart = 0.05
 
+// toldRoutes is how many routes of a storm are told.
+const toldRoutes = 10
+
 // A stormRoute is what a storm sends to one method and route beyond what is usual there.
 type stormRoute struct {
 	routeRate
@@ -111,6 +114,11 @@ func (d *headStorm) Evidence(w *Window, key Labels) Evidence {
 	e := w.explain(site, func(k pane.Key) bool { return isHead(k) && part[k.Route] })
 	if len(routes) > 0 {
 		e.Method, e.Route = routes[0].key.Method, routes[0].key.Route
+		e.TopRoutes = e.TopRoutes[:0]
+		for _, r := range routes[:min(len(routes), toldRoutes)] {
+			e.TopRoutes = append(e.TopRoutes, Count{Key: r.key.Method + " " + r.key.Route, Count: N(r.perMinute * w.Minutes()).rounded()})
+		}
+		slices.SortStableFunc(e.TopRoutes, func(a, b Count) int { return cmp.Compare(b.Count, a.Count) })
 		e.BaselinePerMinute, e.BaselineRatio = N(all.base.PerMinute), N(all.ratio())
 	}
 	if w.View.Sites[site] != nil {
