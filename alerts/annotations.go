@@ -367,7 +367,7 @@ func evidenceLines(a *Alert) []string {
 	}
 	add(num(e.PHPTimeouts, "%s requests killed by php-fpm", short), num(e.MaxChildrenReached, "all children busy %s times", short),
 		num(e.MaxChildren, "max_children %s", short), num(e.ProbesFailed, "%s probes failed or waited", short),
-		num(e.Containers, "in %s containers", short), num(e.StallSeconds, "longest stall %s s", short),
+		num(e.Containers, "in %s", counted("container")), num(e.StallSeconds, "longest stall %s s", short),
 		num(e.ProbePeriodSeconds, "probe period %s s", short), num(e.KillBudgetSeconds, "kill budget %s s", short))
 	add(num(e.MissesPerMinute, "%s cache misses a minute", short), num(e.MissShare, "%s of all", percent),
 		num(e.UsualMissesPerMinute, "usual %s a minute", rate), num(e.UsualMissShare, "%s", percent),

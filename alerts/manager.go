@@ -2,7 +2,6 @@ package alerts
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -478,5 +477,5 @@ func ruleNames(rules []*rule) []string {
 
 // String tells what the manager holds, for logs.
 func (m *Manager) String() string {
-	return fmt.Sprintf("%d rules, %d alerts tracked", len(m.rules), len(m.tracked))
+	return counted("rule")(float64(len(m.rules))) + ", " + counted("alert")(float64(len(m.tracked))) + " tracked"
 }
