@@ -20,6 +20,9 @@ func TestStormOfSeveralRoutesNamesThem(t *testing.T) {
 	if s := a.Annotations["summary"]; !strings.Contains(s, "2,000 HEAD a minute on "+both) {
 		t.Error(s)
 	}
+	if s := a.Annotations["evidence"]; !strings.Contains(s, "2,001 times what is usual on /subscription/{int}") {
+		t.Error(s)
+	}
 	var rule any
 	if err := json.Unmarshal([]byte(a.Advice[0].Snippet), &rule); err != nil {
 		t.Fatalf("%v: %s", err, a.Advice[0].Snippet)

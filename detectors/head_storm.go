@@ -100,16 +100,13 @@ func (w *Window) stormRoutes(site string, match func(pane.Key) bool) []stormRout
 	return routes
 }
 
-// Evidence is that of all routes that take part; Route is the first of them.
+// Evidence is that of all routes that take part; Route is the first of them, and what is usual is that of Route.
 func (d *headStorm) Evidence(w *Window, key Labels) Evidence {
 	site := key.Get("site")
 	routes := w.stormRoutes(site, isHead)
 	part := map[string]bool{}
-	var all routeRate
 	for _, r := range routes {
 		part[r.key.Route] = true
-		all.perMinute += r.perMinute
-		all.base.PerMinute, all.base.Minutes = all.base.PerMinute+r.base.PerMinute, r.base.Minutes
 	}
 	e := w.explain(site, func(k pane.Key) bool { return isHead(k) && part[k.Route] })
 	if len(routes) > 0 {
@@ -119,7 +116,7 @@ func (d *headStorm) Evidence(w *Window, key Labels) Evidence {
 			e.TopRoutes = append(e.TopRoutes, Count{Key: r.key.Method + " " + r.key.Route, Count: N(r.perMinute * w.Minutes()).rounded()})
 		}
 		slices.SortStableFunc(e.TopRoutes, func(a, b Count) int { return cmp.Compare(b.Count, a.Count) })
-		e.BaselinePerMinute, e.BaselineRatio = N(all.base.PerMinute), N(all.ratio())
+		e.BaselinePerMinute, e.BaselineRatio = N(routes[0].base.PerMinute), N(routes[0].ratio())
 	}
 	if w.View.Sites[site] != nil {
 		s := w.storm(site, w.beyondBaseline(site, isHead))
