@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/squall-sre/squall/detectors"
 )
 
 // The layers, from the client to the origin.
@@ -78,7 +80,7 @@ func (f *facts) beside(options []option) []Advice {
 
 func answered(f *facts) bool {
 	r := f.head.ReachedUpstreamRatio
-	return r.Known() && r.Get() < 0.05
+	return r.Known() && r.Get() < reachedAtAll
 }
 
 func readable(f *facts) bool {
@@ -94,10 +96,10 @@ func adviseHead(f *facts) []option {
 	)
 	verify := "curl -I and curl -sD- -o /dev/null must show the same status and headers on " + routeOf(f) +
 		"; then reached_upstream_ratio of the next storm must be near 0"
-	snippet := wafHead(e.Route)
-	waf := Advice{Layer: layerWAF, Verify: verify, Snippet: snippet,
+	routes := routesOf(e)
+	waf := Advice{Layer: layerWAF, Verify: verify, Snippet: wafHead(routes...),
 		Text: "answer HEAD by method and path, whatever its address and agent; answers must look identical to nginx's and the application's. " + why}
-	nginx := Advice{Layer: layerNginx, Verify: verify, Snippet: nginxHead(e.Route),
+	nginx := Advice{Layer: layerNginx, Verify: verify, Snippet: nginxHead(routes...),
 		Text: "where there is no such layer, answer HEAD in nginx before PHP exists; answers must look identical. " + why}
 	return []option{
 		{waf, []string{"waf_head_rule", "head_rule", "edge_head_rule"}},
@@ -112,9 +114,26 @@ func known(ok bool, text func() string) string {
 	return text()
 }
 
+// searchBots are what the crawlers of search engines call themselves. One that only says so is found by a reverse look-up.
+var searchBots = []string{"Googlebot", "bingbot", "DuckDuckBot", "YandexBot", "Baiduspider", "Applebot", "Yahoo! Slurp", "Qwantify", "SeznamBot"}
+
+// searchBot tells that a flood's agent is a search engine's.
+func searchBot(e *detectors.Evidence) bool {
+	return e.BotShare.Get() >= botShare && len(e.TopAgents) > 0 &&
+		slices.ContainsFunc(searchBots, func(name string) bool { return strings.Contains(e.TopAgents[0].Key, name) })
+}
+
+// botShare is the share of an agent's requests from which its class is a search bot's.
+const botShare = 0.9
+
 // adviseThrottle keys on the agent while it is one: the storm's next one may bring hundreds.
 func adviseThrottle(f *facts) []option {
 	e := f.flood
+	if searchBot(e) {
+		return []option{{Advice{Layer: layerApplication, Text: fmt.Sprintf(
+			"slow the search bot by its own means, robots.txt (Crawl-delay) or the crawl rate in its operator's console (Google Search Console), and answer it no 429 or 5xx for long: that costs the site its place in the index. It makes %s requests a minute; whether it is who it says a reverse look-up of its addresses tells",
+			short(e.RequestsPerMinute.Get())), Verify: "the bot's requests must fall within a day, and its pages stay in the index"}, nil}}
+	}
 	text := fmt.Sprintf("throttle by User-Agent, with 429 and Retry-After, as long as the storm keeps to one agent: this one makes %s requests a minute",
 		short(e.RequestsPerMinute.Get()))
 	if e.BaselinePerMinute.Get() > 0 {
@@ -152,9 +171,13 @@ func adviseSelf(f *facts) []option {
 	if e.StaticShare.Known() {
 		why += ", " + percent(e.StaticShare.Get()) + " for static files"
 	}
+	text := ""
+	if behindNAT(e) {
+		text = "if these are people behind your NAT, put its address into allowed; else "
+	}
 	options := []option{{Advice{
 		Layer:   layerApplication,
-		Text:    "don't call yourself over HTTP: read the file from disk (public_path()) or link it (<link>); never block these addresses, they are yours. " + why,
+		Text:    text + "don't call yourself over HTTP: read the file from disk (public_path()) or link it (<link>); never block these addresses, they are yours. " + why,
 		Snippet: "grep -rnE \"file_get_contents\\(.*(asset|url|route)\\(\" app resources",
 		Verify:  "self_loop must end while pages are rendered",
 	}, nil}}
@@ -188,10 +211,10 @@ func adviseProbe(f *facts) []option {
 	liveness := e.Reasons["liveness"] + e.Reasons["liveness_probable"]
 	if liveness == 0 {
 		if e.OOMKilled.Get() > 0 {
-			return []option{{Advice{Layer: layerKubernetes, Text: fmt.Sprintf("raise the memory limit or find the leak: %s containers ran out of memory",
-				short(e.OOMKilled.Get())), Verify: "no OOMKilled in kubectl get pods -A -o json at the next peak"}, nil}}
+			return []option{{Advice{Layer: layerKubernetes, Text: fmt.Sprintf("raise the memory limit or find the leak: %s after a container ran out of memory",
+				counted("restart")(e.OOMKilled.Get())), Verify: "no OOMKilled in kubectl get pods -A -o json at the next peak"}, nil}}
 		}
-		return []option{{Advice{Layer: layerKubernetes, Text: "read the last log of the ended containers: no shared reason is known",
+		return []option{{Advice{Layer: layerKubernetes, Text: "read the last log of the ended containers" + unshared(e),
 			Snippet: "kubectl logs --previous"}, nil}}
 	}
 	return []option{{Advice{
@@ -268,26 +291,45 @@ func nginxPattern(route string) string {
 	return b.String() + "$"
 }
 
-func nginxHead(route string) string {
-	pattern := nginxPattern(route)
-	if pattern == "" {
-		return ""
+// nginxPatterns are those of the routes that can be in a configuration.
+func nginxPatterns(routes []string) (patterns []string) {
+	for _, route := range routes {
+		if p := nginxPattern(route); p != "" {
+			patterns = append(patterns, p)
+		}
 	}
-	return "location ~ " + pattern + " {\n    if ($request_method = HEAD) { return 200; }\n    # what the location has now\n}"
+	return patterns
 }
 
-// wafHead is a rule for AWS WAF that answers HEAD on a route with an empty 200.
-func wafHead(route string) string {
-	pattern := nginxPattern(route)
-	if pattern == "" {
-		return ""
+func nginxHead(routes ...string) string {
+	var locations []string
+	for _, p := range nginxPatterns(routes) {
+		locations = append(locations, "location ~ "+p+" {\n    if ($request_method = HEAD) { return 200; }\n    # what the location has now\n}")
 	}
-	quoted, err := json.Marshal(pattern)
-	if err != nil {
-		return ""
-	}
-	return fmt.Sprintf(wafRule, quoted)
+	return strings.Join(locations, "\n")
 }
+
+// wafHead is a rule for AWS WAF that answers HEAD on routes with an empty 200.
+func wafHead(routes ...string) string {
+	var matches []string
+	for _, p := range nginxPatterns(routes) {
+		quoted, err := json.Marshal(p)
+		if err != nil {
+			return ""
+		}
+		matches = append(matches, fmt.Sprintf(wafMatch, quoted))
+	}
+	switch len(matches) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf(wafRule, matches[0])
+	}
+	return fmt.Sprintf(wafRule, `{"OrStatement": {"Statements": [`+"\n   "+strings.Join(matches, ",\n   ")+"]}}")
+}
+
+const wafMatch = `{"RegexMatchStatement": {"RegexString": %s, "FieldToMatch": {"UriPath": {}},
+   "TextTransformations": [{"Priority": 0, "Type": "NONE"}]}}`
 
 // wafRule is the rule as AWS WAF's console takes it. A block with status 200 and no body is the answer that a HEAD
 // expects.
@@ -296,6 +338,5 @@ const wafRule = `{"Name": "squall-head", "Priority": 0,
  "Statement": {"AndStatement": {"Statements": [
   {"ByteMatchStatement": {"SearchString": "HEAD", "FieldToMatch": {"Method": {}},
    "PositionalConstraint": "EXACTLY", "TextTransformations": [{"Priority": 0, "Type": "NONE"}]}},
-  {"RegexMatchStatement": {"RegexString": %s, "FieldToMatch": {"UriPath": {}},
-   "TextTransformations": [{"Priority": 0, "Type": "NONE"}]}}]}},
+  %s]}},
  "VisibilityConfig": {"SampledRequestsEnabled": true, "CloudWatchMetricsEnabled": true, "MetricName": "squall-head"}}`

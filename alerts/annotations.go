@@ -3,6 +3,7 @@ package alerts
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -201,11 +202,13 @@ func summary(a *Alert) string {
 		}
 	}
 	if a.reads("restart_burst") {
-		add(e.Restarts, "%s containers were restarted", short)
-		add(e.OOMKilled, "%s ran out of memory", short)
+		add(e.Restarts, "%s of containers", counted("restart"))
+		if e.OOMKilled.Get() > 0 {
+			add(e.OOMKilled, "%s of them out of memory", short)
+		}
 	}
 	if a.reads("head_storm") {
-		add(e.RequestsPerMinute, "%s HEAD a minute on "+strings.ReplaceAll(e.Route, "%", "%%"), short)
+		add(e.RequestsPerMinute, "%s HEAD a minute on "+strings.ReplaceAll(routesText(e), "%", "%%"), short)
 	}
 	if a.reads("self_loop") {
 		add(e.RequestsPerMinute, "%s requests a minute from the site's own addresses", short)
@@ -333,8 +336,12 @@ func evidenceLines(a *Alert) []string {
 		}
 		return fmt.Sprintf(format, write(n.Get()))
 	}
+	usual := ""
+	if a.reads("head_storm") && len(routesOf(e)) > 1 { // the requests are those of all routes
+		usual = " on " + strings.ReplaceAll(e.Route, "%", "%%")
+	}
 	add(num(e.Requests, "%s requests", short), num(e.RequestsPerMinute, "%s a minute", short),
-		num(e.BaselineRatio, "%s times what is usual", short), num(e.BaselinePerMinute, "usual are %s a minute", rate))
+		num(e.BaselineRatio, "%s times what is usual"+usual, short), num(e.BaselinePerMinute, "usual are %s a minute", rate))
 	add(num(e.DistinctClients, "%s addresses", approx), num(e.RequestsPerClientPerMinute, "%s requests per address and minute", short),
 		num(e.DistinctAgents, "%s user agents", approx))
 	add(num(e.Abandoned, "%s abandoned", short), num(e.AbandonRatio, "%s of the requests", percent),
@@ -351,8 +358,8 @@ func evidenceLines(a *Alert) []string {
 	}
 	add(num(e.WorkerSecondsShare, "%s of the worker-seconds", percent), num(e.ReachedUpstreamRatio, "%s reached an upstream", percent),
 		num(e.Limited, "%s refused by a limiter", short), num(e.StaticShare, "%s static", percent), num(e.FanOut, "%s for each page", short))
-	add(num(e.Restarts, "%s restarts", short), num(e.Nodes, "%s nodes", short), num(e.Namespaces, "%s namespaces", short),
-		num(e.OOMKilled, "%s OOM-killed", short), num(e.Looping, "%s in a crash loop", short), num(e.PeriodSeconds, "rhythm %s s", short))
+	add(num(e.Restarts, "%s", counted("restart")), num(e.Nodes, "%s", counted("node")), num(e.Namespaces, "%s", counted("namespace")),
+		num(e.OOMKilled, "%s of them out of memory", short), num(e.Looping, "%s in a crash loop", short), num(e.PeriodSeconds, "rhythm %s s", short))
 	add(num(e.LimitedOwn, "refused: %s of own hosts", short), num(e.LimitedAllowed, "%s of allowed addresses", short),
 		num(e.LimitedStaticQuery, "%s static with a query string", short), num(e.StaticQuery, "of %s", short),
 		num(e.LimitedStaticPlain, "%s static without", short), num(e.StaticPlain, "of %s", short))
@@ -364,12 +371,12 @@ func evidenceLines(a *Alert) []string {
 	}
 	add(num(e.PHPTimeouts, "%s requests killed by php-fpm", short), num(e.MaxChildrenReached, "all children busy %s times", short),
 		num(e.MaxChildren, "max_children %s", short), num(e.ProbesFailed, "%s probes failed or waited", short),
-		num(e.Containers, "in %s containers", short), num(e.StallSeconds, "longest stall %s s", short),
+		num(e.Containers, "in %s", counted("container")), num(e.StallSeconds, "longest stall %s s", short),
 		num(e.ProbePeriodSeconds, "probe period %s s", short), num(e.KillBudgetSeconds, "kill budget %s s", short))
 	add(num(e.MissesPerMinute, "%s cache misses a minute", short), num(e.MissShare, "%s of all", percent),
 		num(e.UsualMissesPerMinute, "usual %s a minute", rate), num(e.UsualMissShare, "%s", percent),
-		num(e.MissedURLs, "%s URLs", approx), num(e.RepeatFactor, "each %s times", short), num(e.TTLSeconds, "TTL ≈%s s", short))
-	add(num(e.Retries, "%s retries after a timeout", short), num(e.RetryingClients, "by %s clients", short))
+		num(e.MissedURLs, "%s URLs", approx), num(e.RepeatFactor, "on average %s times", short), num(e.TTLSeconds, "TTL ≈%s s", short))
+	add(num(e.Retries, "%s retries after a timeout", short), num(e.RetryingClients, "by %s", counted("client")))
 	if len(e.Discriminators) > 0 {
 		add("told apart by " + toldApart(e.Discriminators))
 	}
@@ -464,8 +471,16 @@ func lokiQuery(a *Alert) string {
 	q := "{site=" + strconv.Quote(site) + "}"
 	if a.reads("head_storm") {
 		q += ` | method="HEAD"`
-		if safeRoute.MatchString(a.Evidence.Route) {
-			q += " | route=" + strconv.Quote(a.Evidence.Route)
+		routes := routesOf(&a.Evidence)
+		switch {
+		case slices.ContainsFunc(routes, func(r string) bool { return !safeRoute.MatchString(r) }):
+		case len(routes) == 1:
+			q += " | route=" + strconv.Quote(routes[0])
+		case len(routes) > 1:
+			for i := range routes {
+				routes[i] = regexp.QuoteMeta(routes[i])
+			}
+			q += " | route=~" + strconv.Quote(strings.Join(routes, "|"))
 		}
 	}
 	return q

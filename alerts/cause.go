@@ -63,7 +63,7 @@ func (a *Alert) reads(detector string) bool { return slices.Contains(a.Detectors
 // hold next to none of its time.
 func contradicted(f *facts) bool {
 	reached, share := f.head.ReachedUpstreamRatio, f.head.WorkerSecondsShare
-	return f.hurting && (reached.Known() && reached.Get() < 0.05 || share.Known() && share.Get() < 0.1)
+	return f.hurting && (reached.Known() && reached.Get() < reachedAtAll || share.Known() && share.Get() < 0.1)
 }
 
 func headCause(f *facts) Cause {
@@ -85,7 +85,7 @@ func headCause(f *facts) Cause {
 	case !f.hurting:
 		return Cause{statedBy(missing), fmt.Sprintf("a storm of %s at %s a minute%s; no client is hurt: %s",
 			f.storm(), short(f.head.RequestsPerMinute.Get()), scanners(f), numbers), missing}
-	case share.Get() >= pinShare && reached.Get() > reachShare:
+	case share.Get() >= pinShare && reached.Get() >= reachedAtAll:
 		return Cause{Proven, fmt.Sprintf("HEAD requests on %s pinned the origin: %s%s%s", routeOf(f), numbers, counterfactual(f), scanners(f)), nil}
 	}
 	if share.Known() && share.Get() < pinShare {
@@ -110,7 +110,7 @@ func statedBy(missing []string) Verdict {
 	return Proven
 }
 
-func routeOf(f *facts) string { return routeIn(f.head) }
+func routeOf(f *facts) string { return routesText(f.head) }
 
 func routeIn(e *detectors.Evidence) string {
 	if e.Route == "" {
@@ -152,6 +152,10 @@ func answeredCause(f *facts) Cause {
 func selfCause(f *facts) Cause {
 	e := f.self
 	text := fmt.Sprintf("the site calls itself: %s requests a minute come from its own addresses", short(e.RequestsPerMinute.Get()))
+	if behindNAT(e) {
+		text = fmt.Sprintf("%s requests a minute come from the site's own addresses under %s user agents, %s of them browsers': the site calls itself, or people behind your NAT visit it",
+			short(e.RequestsPerMinute.Get()), approx(e.DistinctAgents.Get()), percent(e.BrowserShare.Get()))
+	}
 	if e.FanOut.Known() {
 		text += fmt.Sprintf(", %s for each page rendered", short(e.FanOut.Get()))
 	}
@@ -165,11 +169,20 @@ func selfCause(f *facts) Cause {
 			c.Text += ", consistent with a limiter whose key uses $request_uri, which keeps the query string, instead of $uri"
 		}
 	}
+	if behindNAT(e) {
+		c.Verdict = Probable
+		c.Missing = append(c.Missing, "whether people share these addresses (then they belong into allowed)")
+	}
 	if !f.alert.reads("self_loop") {
 		c.Verdict = Probable
-		c.Missing = []string{"proof that the site's calls to itself are what holds the workers"}
+		c.Missing = append(c.Missing, "proof that the site's calls to itself are what holds the workers")
 	}
 	return c
+}
+
+// behindNAT tells that own addresses look like those of many people.
+func behindNAT(e *detectors.Evidence) bool {
+	return e.DistinctAgents.Get() >= 10 && e.BrowserShare.Get() >= 0.5
 }
 
 // restartCause names how the containers ended; why their probes failed is another question, which the events do
@@ -186,9 +199,16 @@ func restartCause(f *facts) Cause {
 	}) {
 		told = append(told, fmt.Sprintf("%d × %s", e.Reasons[reason], reason))
 	}
-	text := fmt.Sprintf("%d containers ended: %s", total, strings.Join(told, ", "))
-	if e.Nodes.Known() || e.Namespaces.Known() {
-		text += fmt.Sprintf("; on %s nodes in %s namespaces", short(e.Nodes.Get()), short(e.Namespaces.Get()))
+	text := fmt.Sprintf("%d restarts: %s", total, strings.Join(told, ", "))
+	var places []string
+	if e.Nodes.Known() {
+		places = append(places, "on "+counted("node")(e.Nodes.Get()))
+	}
+	if e.Namespaces.Known() {
+		places = append(places, "in "+counted("namespace")(e.Namespaces.Get()))
+	}
+	if len(places) > 0 {
+		text += "; " + strings.Join(places, " ")
 	}
 	text += scopeText(e)
 	if e.Looping.Get() > 0 {
@@ -199,7 +219,14 @@ func restartCause(f *facts) Cause {
 	}
 	text += budget(f.probe)
 	trigger := "what made the probes fail: the access log of the ingress " + f.window() + ", and the load of nodes, databases and file servers"
-	if f.requests > 0 {
+	untold := "what made the probes fail is undetermined"
+	m, how := f.led()
+	switch {
+	case how != "":
+		site := m.Labels.Get("site")
+		untold = fmt.Sprintf("consistent with %s of %s, whose containers are among them: it came first, and %s", m.Detector, site, how)
+		trigger = "what made the probes fail: whether they asked " + site + "'s workers (the probe's path), or the load of nodes, databases and file servers"
+	case f.requests > 0:
 		trigger = "what made the probes fail: the load of nodes, databases and file servers; of the sites whose requests were read, none is known to be theirs (namespaces of the site)"
 	}
 	liveness, probable := e.Reasons["liveness"], e.Reasons["liveness_probable"]
@@ -207,14 +234,87 @@ func restartCause(f *facts) Cause {
 	case len(f.lossy()) > 0:
 		return Cause{Undetermined, text + "; the trigger is undetermined", []string{trigger}}
 	case total > 0 && 2*e.Reasons["oom"] >= total:
-		return Cause{Proven, text + "; most ran out of memory", nil}
+		return Cause{Proven, text + "; " + share(e.Reasons["oom"], total) + " ran out of memory", nil}
 	case total > 0 && 2*liveness >= total:
-		return Cause{Proven, text + "; kubelet killed them after failed liveness probes; what made the probes fail is undetermined", []string{trigger}}
+		return Cause{Proven, text + "; kubelet killed them after failed liveness probes; " + untold, []string{trigger}}
 	case total > 0 && 2*(liveness+probable) >= total:
-		return Cause{Probable, text + "; consistent with kills after failed liveness probes",
+		text += "; consistent with kills after failed liveness probes"
+		if how != "" {
+			text += "; these are " + untold
+		}
+		return Cause{Probable, text,
 			[]string{"kubelet's Killing events or its log", trigger}}
 	}
+	if reason, n := shared(e); n > 0 {
+		x := endings[reason]
+		return Cause{x.verdict, text + "; " + share(n, total) + " " + x.text, []string{x.missing}}
+	}
 	return Cause{Undetermined, text, []string{"a reason that most of the restarts share"}}
+}
+
+// endings are what reasons besides probes and memory tell, and what they do not.
+var endings = map[string]struct {
+	verdict       Verdict
+	text, missing string
+}{
+	"node":      {Probable, "have no known end (ContainerStatusUnknown), consistent with the loss of their node", "the node's own state: kubectl describe node, its kernel's log"},
+	"unknown":   {Undetermined, "are told without how the container ended", "the status of the pods, kubelet's events or its log"},
+	"crash":     {Undetermined, "ended with an error of their own", "the last log of the ended containers"},
+	"self_exit": {Undetermined, "ended by themselves with 0", "the last log of the ended containers"},
+}
+
+// shared is the reason that half of the restarts have at least; 0 when there is none.
+func shared(e *detectors.Evidence) (reason string, n int) {
+	total := 0
+	for _, k := range slices.Sorted(maps.Keys(e.Reasons)) {
+		total += e.Reasons[k]
+		if _, known := endings[k]; known && e.Reasons[k] > n {
+			reason, n = k, e.Reasons[k]
+		}
+	}
+	if 2*n < total {
+		return "", 0
+	}
+	return reason, n
+}
+
+// unshared says that restarts have no reason in common, where they have none.
+func unshared(e *detectors.Evidence) string {
+	if _, n := shared(e); n > 0 {
+		return ""
+	}
+	return ": no shared reason is known"
+}
+
+func share(n, total int) string {
+	if n == total {
+		return "all"
+	}
+	return "most"
+}
+
+// led is the detection of a site that is known to lead to the restarts, with how: it came before them, and the
+// site's containers are among them.
+func (f *facts) led() (m Member, how string) {
+	if f.alert.Incident == nil || f.site == nil {
+		return Member{}, ""
+	}
+	for _, l := range leads {
+		for _, m := range f.alert.Incident.Members {
+			if l.to != "restart_burst" || m.Detector != l.from || m.Onset > f.alert.StartsAt {
+				continue
+			}
+			if slices.ContainsFunc(f.site(m.Labels.Get("site")).Namespaces, func(name string) bool { return restartedIn(f.restart, name) }) {
+				return m, l.how
+			}
+		}
+	}
+	return Member{}, ""
+}
+
+// restartedIn tells whether containers of a namespace were restarted.
+func restartedIn(e *detectors.Evidence, namespace string) bool {
+	return slices.ContainsFunc(e.Scope, func(s detectors.Share) bool { return s.Kind == "namespace" && s.Name == namespace })
 }
 
 // scopeText says what the restarted containers share. What is no more common among them than among all explains nothing.

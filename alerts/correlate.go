@@ -274,7 +274,7 @@ func (c *correlator) chain(list []*node) {
 // leading finds the template by which a leads to b: a began no later, give or take the pane in which either was seen.
 func leading(a, b *node) int {
 	const slack = int64(30 * time.Second)
-	if a.d.Onset > b.d.Onset+slack {
+	if a.d.Onset > b.d.Onset+slack || inFront(a.d) {
 		return len(leads)
 	}
 	for k, l := range leads {
@@ -283,6 +283,12 @@ func leading(a, b *node) int {
 		}
 	}
 	return len(leads)
+}
+
+// inFront tells of a storm that was answered before the origin: it takes nobody's worker.
+func inFront(d *detectors.Detection) bool {
+	reached := d.Evidence.ReachedUpstreamRatio
+	return (d.Detector == "head_storm" || d.Detector == "agent_flood") && reached.Known() && reached.Get() < reachedAtAll
 }
 
 // overlap tells whether two detections were on at one time, or one soon after the other.
@@ -312,12 +318,19 @@ func (c *correlator) betweenSites(a, b *node) (because, apart string) {
 	var reasons []string
 	depsA, depsB := c.site(siteA).Dependencies, c.site(siteB).Dependencies
 	hurt := slices.Contains(hurts, a.d.Detector) && slices.Contains(hurts, b.d.Detector)
+	var both []string
 	for _, kind := range slices.Sorted(maps.Keys(depsA)) {
-		if depsA[kind] == depsB[kind] && hurt {
+		if depsA[kind] != depsB[kind] {
+			continue
+		}
+		if hurt {
 			return fmt.Sprintf("%s and %s depend on %s %s", siteA, siteB, kind, depsA[kind]), ""
 		}
+		both = append(both, kind+" "+depsA[kind])
 	}
 	switch {
+	case len(both) > 0:
+		reasons = append(reasons, fmt.Sprintf("they share %s, but %s does not travel along it", strings.Join(both, ", "), stays(a, b)))
 	case len(depsA) == 0 || len(depsB) == 0:
 		reasons = append(reasons, "no dependency that they share is declared")
 	default:
@@ -331,6 +344,19 @@ func (c *correlator) betweenSites(a, b *node) (because, apart string) {
 		reasons = append(reasons, fmt.Sprintf("%s of the requests come from address ranges of both", percent(shared)))
 	}
 	return "", fmt.Sprintf("different sites (%s, %s); %s", siteA, siteB, strings.Join(reasons, "; "))
+}
+
+// stays names what does not travel along a dependency.
+func stays(a, b *node) string {
+	for _, n := range []*node{a, b} {
+		switch name := n.d.Detector; {
+		case name == "head_storm" || name == "agent_flood":
+			return "a storm"
+		case !slices.Contains(hurts, name):
+			return name
+		}
+	}
+	return "this"
 }
 
 // sharedShare is the part of the lighter side's requests that comes from ranges which the other side has too.

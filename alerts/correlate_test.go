@@ -33,6 +33,10 @@ func ranges(names ...string) func(*detectors.Evidence) {
 	}
 }
 
+func reached(ratio float64) func(*detectors.Evidence) {
+	return func(e *detectors.Evidence) { e.ReachedUpstreamRatio = n(ratio) }
+}
+
 func inNamespaces(names ...string) func(*detectors.Evidence) {
 	return func(e *detectors.Evidence) {
 		for _, n := range names {
@@ -106,8 +110,16 @@ func TestIncidents(t *testing.T) {
 		},
 		"a storm does not travel along a dependency": {
 			[]detectors.Detection{seen("head_storm", "a.example", 0), seen("head_storm", "b.example", 0)},
-			"head_storm@a.example | different sites (a.example, b.example); they depend on different things\n" +
-				"head_storm@b.example | different sites (a.example, b.example); they depend on different things",
+			"head_storm@a.example | different sites (a.example, b.example); they share mysql db-3, but a storm does not travel along it\n" +
+				"head_storm@b.example | different sites (a.example, b.example); they share mysql db-3, but a storm does not travel along it",
+		},
+		"a storm that is answered in front leads to nothing": {
+			[]detectors.Detection{seen("head_storm", "a.example", 0, reached(0.04)), seen("saturation", "a.example", 60), seen("latency", "a.example", 70)},
+			"head_storm@a.example saturation@a.example latency@a.example<saturation",
+		},
+		"a storm that reaches the origin leads to saturation": {
+			[]detectors.Detection{seen("head_storm", "a.example", 0, reached(0.06)), seen("saturation", "a.example", 60)},
+			"head_storm@a.example saturation@a.example<head_storm",
 		},
 		"storms of the same address ranges": {
 			[]detectors.Detection{seen("head_storm", "x.example", 0, ranges("20.1.7.0/24", "20.1.8.0/24")), seen("head_storm", "y.example", 20, ranges("20.1.8.0/24", "20.1.7.0/24"))},

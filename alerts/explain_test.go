@@ -422,7 +422,7 @@ func TestRetryLoopIsTheApplications(t *testing.T) {
 	d := detection("retry_loop", 12)
 	d.Evidence = detectors.Evidence{Method: "GET", Route: "/admin/search", Retries: n(12), RetryingClients: n(1), PeriodSeconds: n(20.2), WorkerSecondsShare: n(0.3)}
 	a := raise(t, "RetryLoop", result(d))
-	wantCause(t, a, Probable, "one client asks for GET /admin/search again within seconds of its own timeout: 12 times, every 20.2 s", "30 % of the worker-seconds",
+	wantCause(t, a, Probable, "one client asks for GET /admin/search again within seconds of its own timeout: 12 times, one every 20.2 s", "30 % of the worker-seconds",
 		"the calling application's own log")
 	if a.Severity != Warning || a.Labels.Get("owner") != "application" || len(a.Advice) != 1 || a.Advice[0].Layer != "application" {
 		t.Errorf("%s %v %+v", a.Severity, a.Labels, a.Advice)
@@ -439,7 +439,7 @@ func TestStampedeTellsTTLAndCrawl(t *testing.T) {
 		MissedURLs: n(97), RepeatFactor: n(6.2), DistinctAgents: n(9), TopAgents: []detectors.Count{{Key: "Crawler", Count: 400}},
 	}
 	a := raise(t, "CacheStampede", result(d))
-	wantCause(t, a, Probable, "600 requests a minute missed the cache, 90 % of all; usual are 30 a minute, 5 %; 97 URLs, each 6.2 times",
+	wantCause(t, a, Probable, "600 requests a minute missed the cache, 90 % of all; usual are 30 a minute, 5 %; 97 URLs, on average asked for 6.2 times",
 		"one agent makes 66.7 % of the requests", "a crawl after a clear")
 	if a.Severity != Warning || len(a.Advice) != 2 || !strings.Contains(a.Advice[0].Snippet, "proxy_cache_use_stale updating") || !strings.Contains(a.Advice[1].Text, "clear by URL") {
 		t.Errorf("%s %+v", a.Severity, a.Advice)

@@ -13,13 +13,13 @@ import (
 
 // What a share must be to carry a conclusion.
 const (
-	pinShare    = 0.5  // of the worker-seconds: this class pinned the origin
-	broadShare  = 0.3  // no class above it: broad, not one class
-	reachShare  = 0.5  // of a class's requests reached an upstream
-	calmRatio   = 0.8  // busy workers over the pool under which the origin would have been fine
-	fewRequests = 30.0 // a minute and address: below it a limit for each address catches people first
-	wideShare   = 0.8  // of the restarted containers: as good as all
-	lossyShare  = 0.01 // of the lines late or folded: numbers by route are not proof any more
+	pinShare     = 0.5  // of the worker-seconds: this class pinned the origin
+	broadShare   = 0.3  // no class above it: broad, not one class
+	reachedAtAll = 0.05 // of a class's requests: under it the class is answered before the origin
+	calmRatio    = 0.8  // busy workers over the pool under which the origin would have been fine
+	fewRequests  = 30.0 // a minute and address: below it a limit for each address catches people first
+	wideShare    = 0.8  // of the restarted containers: as good as all
+	lossyShare   = 0.01 // of the lines late or folded: numbers by route are not proof any more
 )
 
 // facts are what a cause and an advice may rest on: the alert, everything that was seen of its by-values, and
@@ -32,6 +32,7 @@ type facts struct {
 	quiet    []detectors.Silence
 	requests uint64   // that were read meanwhile
 	controls []string // what the site has in place
+	site     func(string) Site
 
 	head, flood, self, restart, sat   *detectors.Evidence
 	limiter, failing, timeouts, probe *detectors.Evidence // ratelimit_backfire, error_burst, worker_timeout, probe_failure
@@ -60,6 +61,9 @@ func (f *facts) prepare() {
 	f.flood = of("agent_flood")
 	f.limiter, f.failing, f.timeouts, f.probe = of("ratelimit_backfire"), of("error_burst"), of("worker_timeout"), of("probe_failure")
 	f.retry, f.stampede = of("retry_loop"), of("cache_stampede")
+	if f.retry != nil && slices.Equal(f.alert.Detectors, []string{"retry_loop"}) {
+		f.retry = &f.alert.Evidence // the span that the alert's other numbers are of
+	}
 	f.hurting = of("client_abandon") != nil || of("latency") != nil || f.sat != nil
 	f.class = costliest(f.sat, of("latency"))
 }
@@ -146,17 +150,49 @@ func (f *facts) control(names ...string) string {
 
 // storm is the HEAD class in words.
 func (f *facts) storm() string {
-	route := f.head.Route
-	if route == "" {
-		route = "several routes"
+	return "HEAD " + routeOf(f)
+}
+
+// routesOf are the routes of a HEAD storm, the costliest first.
+func routesOf(e *detectors.Evidence) []string {
+	if e.Route == "" {
+		return nil
 	}
-	return "HEAD " + route
+	routes := []string{e.Route}
+	for _, c := range e.TopRoutes {
+		if route, ok := strings.CutPrefix(c.Key, "HEAD "); ok && !slices.Contains(routes, route) {
+			routes = append(routes, route)
+		}
+	}
+	return routes
+}
+
+// named is how many routes a text names.
+const named = 3
+
+// routesText names the routes of a HEAD storm.
+func routesText(e *detectors.Evidence) string {
+	routes := routesOf(e)
+	switch len(routes) {
+	case 0:
+		return "several routes"
+	case 1:
+		return routes[0]
+	}
+	for i := range routes {
+		routes[i] = cut(routes[i], 120)
+	}
+	last := routes[len(routes)-1]
+	if len(routes) > named {
+		routes, last = routes[:named+1], counted("other")(float64(len(routes)-named))
+	}
+	return strings.Join(routes[:len(routes)-1], ", ") + " and " + last
 }
 
 // perAddress is the arithmetic of a limit for each address, "" when it is not known or such a limit could help.
 func perAddress(e *detectors.Evidence) string {
 	n := e.RequestsPerClientPerMinute
-	if e == nil || !n.Known() || n.Get() >= fewRequests {
+	if !n.Known() || n.Get() >= fewRequests {
 		return ""
 	}
 	return short(n.Get()) + " requests per address and minute" + from(e) + ": a per-address limit cannot help"
@@ -165,6 +201,9 @@ func perAddress(e *detectors.Evidence) string {
 func from(e *detectors.Evidence) string {
 	if !e.DistinctClients.Known() {
 		return ""
+	}
+	if e.DistinctClients.Get() == 1 {
+		return " from 1 address"
 	}
 	return " from " + approx(e.DistinctClients.Get()) + " addresses"
 }
@@ -212,6 +251,16 @@ func short(v float64) string {
 		return "-" + s
 	}
 	return s
+}
+
+// counted writes a number with its noun.
+func counted(noun string) func(float64) string {
+	return func(v float64) string {
+		if v == 1 {
+			return "1 " + noun
+		}
+		return short(v) + " " + noun + "s"
+	}
 }
 
 func percent(ratio float64) string { return short(math.Round(ratio*1000)/10) + " %" }

@@ -192,9 +192,9 @@ const (
 
 var mergings = map[string]merging{
 	"requests": total, "abandoned": total, "collateral": total, "limited": total, "errors_5xx": total,
-	"restarts": total, "oom_killed": total, "worker_seconds_lower": total, "worker_seconds_upper": total,
+	"restarts": total, "retries": total, "oom_killed": total, "worker_seconds_lower": total, "worker_seconds_upper": total,
 	"abandon_ratio": weighted, "reached_upstream_ratio": weighted, "worker_seconds_share": weighted,
-	"static_share": weighted, "baseline_per_minute": latest, "pool_workers": latest, "ttl_seconds": latest,
+	"static_share": weighted, "bot_share": weighted, "browser_share": weighted, "baseline_per_minute": latest, "pool_workers": latest, "ttl_seconds": latest,
 	"period_seconds": latest, "rules_caught_lower": weighted, "rules_caught_upper": weighted,
 }
 

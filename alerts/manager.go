@@ -2,7 +2,6 @@ package alerts
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -397,7 +396,7 @@ func (m *Manager) explain(t *tracked, a *Alert) {
 	a.Detectors = t.incident.detectors(t.rule.reads)
 	f := &facts{
 		alert: a, seen: t.incident.Seen, coverage: t.incident.Rests, gaps: t.incident.Gaps, quiet: t.incident.Quiet, requests: t.incident.requests(),
-		controls: m.site(t.labels.Get("site")).Controls,
+		controls: m.site(t.labels.Get("site")).Controls, site: m.site,
 	}
 	if d := t.incident.primary(t.rule.reads); d != nil {
 		if in := m.incidents.of(d); in != nil {
@@ -478,5 +477,5 @@ func ruleNames(rules []*rule) []string {
 
 // String tells what the manager holds, for logs.
 func (m *Manager) String() string {
-	return fmt.Sprintf("%d rules, %d alerts tracked", len(m.rules), len(m.tracked))
+	return counted("rule")(float64(len(m.rules))) + ", " + counted("alert")(float64(len(m.tracked))) + " tracked"
 }

@@ -119,7 +119,7 @@ func routeText(e *detectors.Evidence) string {
 
 func failedProbesCause(f *facts) Cause {
 	e := f.probe
-	text := fmt.Sprintf("%s probes failed in %s containers", short(e.ProbesFailed.Get()), short(e.Containers.Get())) + budget(e)
+	text := fmt.Sprintf("%s failed in %s", counted("probe")(e.ProbesFailed.Get()), counted("container")(e.Containers.Get())) + budget(e)
 	missing := append([]string{"what made the probes fail: the access log of the ingress for the window, and the load of nodes, databases and file servers"},
 		withoutBudget(e)...)
 	if f.timeouts != nil && f.timeouts.PHPTimeouts.Get() > 0 {

@@ -2,6 +2,7 @@ package alerts
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/squall-sre/squall/detectors"
 )
@@ -28,7 +29,10 @@ func stampedeCause(f *facts) Cause {
 		text += fmt.Sprintf("; usual are %s a minute, %s", rate(e.UsualMissesPerMinute.Get()), percent(e.UsualMissShare.Get()))
 	}
 	if e.MissedURLs.Known() {
-		text += fmt.Sprintf("; %s URLs, each %s times", approx(e.MissedURLs.Get()), short(e.RepeatFactor.Get()))
+		text += "; " + urls(e)
+		if e.RepeatFactor.Known() {
+			text += fmt.Sprintf(", on average asked for %s times", short(e.RepeatFactor.Get()))
+		}
 	}
 	missing := []string{"what expired or cleared the cache: its own log, deploys and saves in the administration at that time"}
 	share, one := crawler(e)
@@ -43,6 +47,14 @@ func stampedeCause(f *facts) Cause {
 	return Cause{Probable, text + "; entries of many pages went at once: expired together, or cleared", missing}
 }
 
+// urls is how many were missed.
+func urls(e *detectors.Evidence) string {
+	if e.MissedURLs.Get() == 1 {
+		return "1 URL"
+	}
+	return approx(e.MissedURLs.Get()) + " URLs"
+}
+
 const staleSnippet = `proxy_cache_use_stale updating error timeout;   # fastcgi_cache_… where PHP is behind nginx itself
 proxy_cache_background_update on;
 proxy_cache_lock on;                            # one request an entry goes to the origin
@@ -51,7 +63,10 @@ proxy_cache_lock on;                            # one request an entry goes to t
 
 func adviseStampede(f *facts) []option {
 	e := f.stampede
-	why := fmt.Sprintf("%s misses a minute for %s URLs", short(e.MissesPerMinute.Get()), approx(e.MissedURLs.Get()))
+	why := short(e.MissesPerMinute.Get()) + " misses a minute"
+	if e.MissedURLs.Known() {
+		why += " for " + urls(e)
+	}
 	options := []option{{Advice{
 		Layer:   layerCDN,
 		Text:    "serve stale while revalidating, let one request an entry go to the origin, and spread the TTL by a tenth at random so that entries do not expire together. " + why,
@@ -70,25 +85,39 @@ func adviseStampede(f *facts) []option {
 
 func retryCause(f *facts) Cause {
 	e := f.retry
-	who := short(e.RetryingClients.Get()) + " clients ask"
-	if e.RetryingClients.Get() == 1 {
+	who := "clients ask"
+	switch {
+	case e.RetryingClients.Get() == 1:
 		who = "one client asks"
+	case e.RetryingClients.Known():
+		who = short(e.RetryingClients.Get()) + " clients ask"
 	}
-	text := fmt.Sprintf("%s for %s %s again within seconds of its own timeout: %s times, every %s s", who, e.Method, routeIn(e),
-		short(e.Retries.Get()), short(e.PeriodSeconds.Get()))
+	text := strings.TrimSpace(fmt.Sprintf("%s for %s %s", who, e.Method, routeIn(e))) + " again within seconds of its own timeout" + tries(e, ": %s times")
 	if e.WorkerSecondsShare.Known() {
 		text += fmt.Sprintf("; the route holds %s of the worker-seconds", percent(e.WorkerSecondsShare.Get()))
 	}
-	return Cause{Probable, text + "; consistent with a retry loop in the application that calls, and with no storm of visitors",
+	return Cause{Probable, text + "; consistent with a retry loop in the application that calls",
 		[]string{"the calling application's own log: whether a program or a person repeats the request"}}
+}
+
+// tries writes how many there were and how often, "" where it is not known.
+func tries(e *detectors.Evidence, format string) string {
+	if !e.Retries.Known() {
+		return ""
+	}
+	text := fmt.Sprintf(format, short(e.Retries.Get()))
+	if e.PeriodSeconds.Known() {
+		text += fmt.Sprintf(", one every %s s", short(e.PeriodSeconds.Get()))
+	}
+	return text
 }
 
 func adviseRetry(f *facts) []option {
 	e := f.retry
 	return []option{{Advice{
 		Layer: layerApplication,
-		Text: fmt.Sprintf("for the application's owner, no page: bound the retries of %s (exponential backoff with jitter, a last try), give its query a timeout below the caller's, and make it cheap: %s tries every %s s came to nothing",
-			routeIn(e), short(e.Retries.Get()), short(e.PeriodSeconds.Get())),
+		Text: fmt.Sprintf("for the application's owner, no page: bound the retries of %s (exponential backoff with jitter, a last try), give its query a timeout below the caller's, and make it cheap", routeIn(e)) +
+			tries(e, ": %s tries came to nothing"),
 		Snippet: "# php-fpm, to see where it waits\nrequest_slowlog_timeout = 3s\nslowlog = /var/log/php-fpm/slow.log",
 		Verify:  "retry_loop must end, and the route's p99_seconds fall below the caller's timeout",
 	}, nil}}

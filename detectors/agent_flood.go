@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/squall-sre/squall/detectors/pane"
+	"github.com/squall-sre/squall/pipeline"
 )
 
 // agentFlood watches the busiest User-Agent of a site. Scanners spoof one browser's agent and send more under it
@@ -67,6 +68,9 @@ func busiestAgent(s *pane.Site) (pane.Item, bool) {
 	return pane.Item{}, false
 }
 
+// agentAlone is the share of a cell's requests from which its addresses are the agent's.
+const agentAlone = 0.95
+
 // Evidence is that of the routes on which the agent is the busiest: the sketches do not tell more apart.
 func (d *agentFlood) Evidence(w *Window, key Labels) Evidence {
 	site := key.Get("site")
@@ -78,19 +82,33 @@ func (d *agentFlood) Evidence(w *Window, key Labels) Evidence {
 	if !ok {
 		return Evidence{}
 	}
-	e := w.explain(site, func(k pane.Key) bool {
+	own := func(k pane.Key) bool {
 		if !isClient(k) || s.Cells[k] == nil {
 			return false
 		}
-		own := s.Cells[k].TopAgents.Items()
-		return len(own) > 0 && own[0].Key == top.Key
-	})
+		first := s.Cells[k].TopAgents.Items()
+		return len(first) > 0 && first[0].Key == top.Key
+	}
+	e := w.explain(site, own)
+	var sent, bots float64
+	for k, c := range w.cells(site) {
+		if own(k) {
+			it, _ := c.TopAgents.Get(top.Key)
+			n := float64(it.Count - it.Error)
+			sent, bots = sent+n, bots+min(n, float64(c.Classes[pipeline.Bot]))
+		}
+	}
+	if sent < agentAlone*e.Requests.Get() { // these would be people's addresses too
+		e.DistinctClients, e.RequestsPerClientPerMinute = Num{}, Num{}
+	}
+	e.BotShare = N(bots / sent)
 	e.BaselinePerMinute = N(w.Agents(site).PerMinute)
 	e.Requests, e.RequestsPerMinute = N(float64(top.Count)), N(float64(top.Count)/w.Minutes())
 	if len(e.TopRoutes) > 0 {
 		e.Route = e.TopRoutes[0].Key
 	}
 	flood := w.storm(site, ofAgent(top.Key))
+	flood.agent = top.Key
 	flood.discriminate(&e)
 	flood.cover(w.Controls(site), &e)
 	return e
@@ -108,13 +126,14 @@ func (*agentFlood) Help() Help {
 	return Help{
 		Watches:  "The busiest User-Agent of a site: a scanner sends more under one spoofed agent than all people who really use it.",
 		Formula:  "requests a minute of one agent >= max(`per_minute`, `margin` × the most that one agent made in a quiet minute) and its share >= min(`margin` × the largest usual share, 90 %), over the `window`; silent for the first five quiet minutes",
-		Evidence: []string{"requests_per_minute", "baseline_per_minute", "top_agents", "distinct_clients", "requests_per_client_per_minute", "worker_seconds_share"},
+		Evidence: []string{"requests_per_minute", "baseline_per_minute", "top_agents", "distinct_clients", "requests_per_client_per_minute", "bot_share", "worker_seconds_share"},
 		FalsePositives: []string{
 			"an app release or a campaign in one app, whose users share an agent",
 			"a crawl that you started: see top_agents",
 		},
 		Runbook: []string{
-			"look at the agent and at requests_per_client_per_minute: people ask for assets too",
+			"look at the agent and, where the panes know its addresses, at requests_per_client_per_minute: people ask for assets too",
+			"bot_share: a search bot is slowed by robots.txt or its operator's console, not by 429",
 			"throttle by agent, with 429 and Retry-After, only as long as the agent does not rotate",
 			"squall replay --detections PATH...   # when it began and ended, and what else was on",
 		},

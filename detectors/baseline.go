@@ -15,15 +15,15 @@ type Baseline struct {
 	Minutes   float64 // how much quiet time of the site it was learned from
 }
 
-// Ratio tells how many times the usual rate x is: (x+c)/(b+c). c is the smallest rate that the learned minutes
-// could have shown, at most 1, so that a route never seen before gives a finite and honest factor.
+// Ratio tells how many times the usual rate x is: (x+c)/(b+c). c is the smallest rate that could have been
+// learned, so that a route never seen before gives a finite and honest factor.
 func (b Baseline) Ratio(x float64) float64 {
-	c := 1.0
-	if b.Minutes > 1 {
-		c = 1 / b.Minutes
-	}
+	c := b.smallest()
 	return (x + c) / (b.PerMinute + c)
 }
+
+// smallest is the smallest rate that the learned minutes could have shown, at most 1.
+func (b Baseline) smallest() float64 { return 1 / max(1, b.Minutes) }
 
 const (
 	halfLife    = 30 // minutes of quiet time after which a minute counts half in the moving average

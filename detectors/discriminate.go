@@ -69,7 +69,12 @@ type split struct{ storm, rest interval }
 // storming gives the part of a cell's requests that is the storm's.
 type storming func(k pane.Key, c *pane.Cell) interval
 
-// beyondBaseline counts as the storm what matching cells have beyond what is usual.
+// certain is how many standard deviations what is usual may be off: of counts that come at random (Poisson) three
+// hold nearly all.
+const certain = 3
+
+// beyondBaseline counts as the storm what matching cells have beyond what is usual: at least beyond what the usual may
+// at most have made, at most all of it.
 func (w *Window) beyondBaseline(site string, match func(pane.Key) bool) storming {
 	return func(k pane.Key, c *pane.Cell) interval {
 		if !match(k) {
@@ -77,8 +82,9 @@ func (w *Window) beyondBaseline(site string, match func(pane.Key) bool) storming
 		}
 		usual := k
 		usual.Origin = 0
-		n := max(0, float64(c.Requests)-w.Baseline(site, usual).PerMinute*w.Minutes())
-		return interval{n, n}
+		b := w.Baseline(site, usual)
+		most := (b.PerMinute + b.smallest()) * w.Minutes()
+		return interval{max(0, float64(c.Requests)-most-certain*math.Sqrt(most)), float64(c.Requests)}
 	}
 }
 
@@ -96,7 +102,8 @@ func ofAgent(agent string) storming {
 type storm struct {
 	w     *Window
 	site  string
-	total split // of all client requests
+	agent string // that the storm is by definition; "": none
+	total split  // of all client requests
 	cells []stormCell
 }
 
@@ -122,9 +129,15 @@ func (w *Window) storm(site string, part storming) *storm {
 }
 
 func (s *split) count(c stormCell) {
+	of := c.split()
+	s.storm.add(of.storm.lower, of.storm.upper)
+	s.rest.add(of.rest.lower, of.rest.upper)
+}
+
+// split tells the storm's part of a cell from the rest's.
+func (c *stormCell) split() split {
 	all := float64(c.cell.Requests)
-	s.storm.add(c.part.lower, c.part.upper)
-	s.rest.add(all-c.part.upper, all-c.part.lower)
+	return split{c.part, interval{all - c.part.upper, all - c.part.lower}}
 }
 
 // discriminate ranks the dimensions by which the storm can be told from the rest, the best first.
@@ -145,7 +158,11 @@ func (s *storm) discriminate(e *Evidence) {
 		{"address", s.byAddress(), e.DistinctClients.Get()},
 	}
 	for _, d := range dimensions {
-		if len(d.splits) > 0 {
+		switch {
+		case d.by == "agent" && s.agent != "":
+			e.Discriminators = append(e.Discriminators, Discriminator{By: d.by, Keys: []string{s.agent},
+				CaughtLower: N(1), CaughtUpper: N(1), FalseLower: N(0), FalseUpper: N(0), Entropy: N(0)})
+		case len(d.splits) > 0:
 			e.Discriminators = append(e.Discriminators, s.best(d.by, d.splits, d.values))
 		}
 	}
@@ -163,16 +180,15 @@ func (s *storm) byKey(name func(pane.Key) string) map[string]split {
 	return out
 }
 
-// byAgent takes an agent's requests in a cell for the storm's as far as the cell's are.
+// byAgent knows how many of a cell's requests are an agent's and how many are the storm's, not which are both.
 func (s *storm) byAgent() map[string]split {
 	out := map[string]split{}
 	for _, c := range s.cells {
-		x := c.part.of(float64(c.cell.Requests))
 		for _, it := range c.cell.TopAgents.Items() {
-			lower, upper := float64(it.Count-it.Error), float64(it.Count)
+			x := c.split().apart(float64(it.Count-it.Error), float64(it.Count))
 			sum := out[it.Key]
-			sum.storm.add(lower*x.lower, upper*x.upper)
-			sum.rest.add(lower*(1-x.upper), upper*(1-x.lower))
+			sum.storm.add(x.storm.lower, x.storm.upper)
+			sum.rest.add(x.rest.lower, x.rest.upper)
 			out[it.Key] = sum
 		}
 	}
@@ -184,16 +200,16 @@ func (s *storm) byAgent() map[string]split {
 func (s *storm) byAddress() map[string]split {
 	out := map[string]split{}
 	for _, it := range s.w.View.Sites[s.site].Clients.Items() {
-		out[it.Key] = s.apart(float64(it.Count-it.Error), float64(it.Count))
+		out[it.Key] = s.total.apart(float64(it.Count-it.Error), float64(it.Count))
 	}
 	return out
 }
 
-// apart bounds the storm's and the rest's part of requests whose part is not known.
-func (s *storm) apart(lower, upper float64) split {
+// apart bounds the storm's and the rest's part of some of the requests, of which only the number is known.
+func (s split) apart(lower, upper float64) split {
 	return split{
-		storm: interval{max(0, lower-s.total.rest.upper), min(upper, s.total.storm.upper)},
-		rest:  interval{max(0, lower-s.total.storm.upper), min(upper, s.total.rest.upper)},
+		storm: interval{max(0, lower-s.rest.upper), min(upper, s.storm.upper)},
+		rest:  interval{max(0, lower-s.storm.upper), min(upper, s.rest.upper)},
 	}
 }
 
@@ -215,7 +231,7 @@ func (s *storm) byRange() map[string]split {
 	unlisted := max(0, float64(top.Total())-listed)
 	out := map[string]split{}
 	for r, n := range sums {
-		out[r] = s.apart(n.lower, min(n.upper, n.lower+unlisted))
+		out[r] = s.total.apart(n.lower, min(n.upper, n.lower+unlisted))
 	}
 	return out
 }
@@ -277,9 +293,11 @@ func (s *storm) best(by string, splits map[string]split, values float64) Discrim
 	caught = interval{caught.lower / s.total.storm.upper, min(1, caught.upper/all)}
 	d.CaughtLower, d.CaughtUpper = N(caught.lower), N(caught.upper)
 	d.FalseLower, d.FalseUpper = N(0), N(0)
-	if rest := s.total.rest.lower; rest > 0 {
-		hit = hit.of(rest)
-		d.FalseLower, d.FalseUpper = N(hit.lower), N(hit.upper)
+	if rest := s.total.rest; rest.upper > 0 && hit.upper > 0 {
+		d.FalseLower, d.FalseUpper = N(min(1, hit.lower/rest.upper)), N(1)
+		if rest.lower > 0 {
+			d.FalseUpper = N(min(1, hit.upper/rest.lower))
+		}
 	}
 	d.Entropy = entropy(names, splits, s.total.storm.upper, values)
 	return d
@@ -314,36 +332,75 @@ func (s *storm) cover(controls []Control, e *Evidence) {
 	if len(controls) == 0 || !(s.total.storm.lower > 0) {
 		return
 	}
-	each := make([]interval, len(controls))
-	var damage float64
-	var together interval
+	each := make([]caught, len(controls))
+	var together caught
 	for _, c := range s.cells {
-		weight := c.part.upper
+		weight := c.part
 		if e.WorkerSecondsUpper.Known() {
-			weight = c.part.of(float64(c.cell.Requests)).upper * seconds(c.cell.Busy.Upper)
+			each := seconds(c.cell.Busy.Upper) / float64(c.cell.Requests)
+			weight = interval{weight.lower * each, weight.upper * each}
 		}
-		damage += weight
 		var most interval
 		for i := range controls {
-			share := controls[i].catches(c.key, c.cell)
-			each[i].add(weight*share.lower, weight*share.upper)
+			share := s.catches(&controls[i], &c)
+			each[i].add(weight, share)
 			most = interval{max(most.lower, share.lower), min(1, most.upper+share.upper)}
 		}
-		together.add(weight*most.lower, weight*most.upper)
+		together.add(weight, most)
 	}
-	if !(damage > 0) {
-		return
+	if !(together.of().upper >= 0) {
+		return // no damage
 	}
 	for i, c := range controls {
-		x := each[i].of(damage)
+		x := each[i].of()
 		e.RuleCoverage = append(e.RuleCoverage, Coverage{c.Name, N(x.lower), N(x.upper)})
 	}
-	x := together.of(damage)
+	x := together.of()
 	e.RulesCaughtLower, e.RulesCaughtUpper = N(x.lower), N(x.upper)
 }
 
-// catches is the share of a cell's requests that a rule answers.
-func (c *Control) catches(k pane.Key, cell *pane.Cell) interval {
+// caught adds up what a rule answers of a storm, and what it lets pass.
+type caught struct{ hit, missed interval }
+
+func (c *caught) add(weight, share interval) {
+	c.hit.add(weight.lower*share.lower, weight.upper*share.upper)
+	c.missed.add(weight.lower*(1-share.upper), weight.upper*(1-share.lower))
+}
+
+// of is the share that is hit, NaN where there is nothing to hit.
+func (c *caught) of() interval {
+	switch {
+	case c.hit.upper == 0:
+		return interval{0 / c.missed.upper, 0 / c.missed.upper}
+	case c.missed.upper == 0:
+		return interval{1, 1}
+	}
+	return interval{c.hit.lower / (c.hit.lower + c.missed.upper), c.hit.upper / (c.hit.upper + c.missed.lower)}
+}
+
+// catches is the share of the storm's part of a cell that a rule answers.
+func (s *storm) catches(c *Control, of *stormCell) interval {
+	all := c.answers(of.key, of.cell)
+	switch {
+	case all.upper == 0 || all.lower == 1 || of.part.upper == 0:
+		return all
+	case s.agent != "":
+		if strings.Contains(s.agent, c.Agent) {
+			return interval{1, 1}
+		}
+		return interval{}
+	}
+	n := float64(of.cell.Requests)
+	x := of.split().apart(all.lower*n, all.upper*n).storm
+	share := interval{x.lower / of.part.upper, 1}
+	if of.part.lower > 0 {
+		share.upper = min(1, x.upper/of.part.lower)
+	}
+	return share
+}
+
+// answers is the share of a cell's requests that a rule answers.
+func (c *Control) answers(k pane.Key, cell *pane.Cell) interval {
 	if c.Method != "" && c.Method != k.Method || c.Path != "" && !glob(c.Path, k.Route) {
 		return interval{}
 	}

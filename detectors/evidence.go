@@ -116,13 +116,15 @@ type Evidence struct {
 	WorkerSecondsUpper         Num             `json:"worker_seconds_upper,omitzero"`
 	WorkerSecondsShare         Num             `json:"worker_seconds_share,omitzero"` // of the site's, by the upper bound: it does not hang on how patient clients are
 	CounterfactualBusyWorkers  Num             `json:"counterfactual_busy_workers,omitzero"`
+	BotShare                   Num             `json:"bot_share,omitzero"`     // of the agent's requests, by its class
+	BrowserShare               Num             `json:"browser_share,omitzero"` // of the requests, by class
 	RepeatFactor               Num             `json:"repeat_factor,omitzero"`
 	TTLSeconds                 Num             `json:"ttl_seconds,omitzero"`
 	FanOut                     Num             `json:"fan_out,omitzero"`
 	Limited                    Num             `json:"limited,omitzero"`
 	StaticShare                Num             `json:"static_share,omitzero"`
 	Errors5xx                  Num             `json:"errors_5xx,omitzero"`
-	Restarts                   Num             `json:"restarts,omitzero"`
+	Restarts                   Num             `json:"restarts,omitzero"` // those out of memory too
 	Reasons                    map[string]int  `json:"reasons,omitempty"`
 	Nodes                      Num             `json:"nodes,omitzero"`
 	Namespaces                 Num             `json:"namespaces,omitzero"`

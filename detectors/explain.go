@@ -16,6 +16,9 @@ const (
 	topRoutes = 5
 )
 
+// untimedShare is the share of requests whose time at the origin may be missing before nothing is said of it.
+const untimedShare = 0.01
+
 func seconds(ns int64) float64 { return float64(ns) / float64(time.Second) }
 
 func lessKey(a, b pane.Key) bool { return compareKeys(a, b) < 0 }
@@ -167,7 +170,7 @@ func (w *Window) explainWorkers(e *Evidence, site string, match func(pane.Key) b
 	if w.Pool(site).Workers > 0 {
 		e.PoolWorkers, e.PoolLearned = N(float64(w.Pool(site).Workers)), w.Pool(site).Learned
 	}
-	if float64(c.Busy.Untimed) > 0.01*float64(c.Requests) {
+	if float64(c.Busy.Untimed) > untimedShare*float64(c.Requests) {
 		return // the log does not tell the origin's time: what it tells of is no bound of the whole
 	}
 	e.WorkerSecondsLower, e.WorkerSecondsUpper = N(seconds(c.Busy.Lower)), N(seconds(c.Busy.Upper))

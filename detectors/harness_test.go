@@ -269,7 +269,7 @@ var harness = []struct {
 				return restarted(605+int64(i), fmt.Sprintf("%c%d", 'a'+i%7, i), fmt.Sprintf("node-%d", i%9), "Completed", 0)
 			}), restarted(620, "z1", "node-1", "OOMKilled", 137))...)},
 		610, 600, 1000, func(e Evidence) bool {
-			return e.Restarts.Get() == 24 && e.OOMKilled.Get() == 1 && e.Reasons["liveness"] == 24 && e.Reasons["oom"] == 1 &&
+			return e.Restarts.Get() == 25 && e.OOMKilled.Get() == 1 && e.Reasons["liveness"] == 24 && e.Reasons["oom"] == 1 &&
 				e.Nodes.Get() == 9 && e.Namespaces.Get() == 8
 		},
 	},
@@ -343,6 +343,21 @@ var harness = []struct {
 		head("/checkout/{id}", 250)(i, r)
 		gaveUp(10)(i, r)
 	}}}}, -1, 0, 0, nil},
+	{"many that wait at random follow each other now and then", "retry_loop", stage{length: 900, flows: []flow{organic, {300, 900, 900, func(i int, r *pipeline.Record) {
+		rng := rand.New(rand.NewPCG(7, uint64(i)))
+		gaveUp(8)(i, r)
+		r.Client = netip.AddrFrom4([4]byte{198, 19, 0, byte(rng.IntN(200))})
+	}}}}, -1, 0, 0, nil},
+	{"one that asks again at no rhythm", "retry_loop", stage{length: 900, flows: []flow{organic, {300, 900, 60, func(i int, r *pipeline.Record) {
+		retries(7, 7)(i, r)
+		if at := (r.End-base)/second - 300; at%20 != 0 && at%20 != 8 {
+			r.Client, r.Path = netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)}), []byte("/other")
+		}
+	}}}}, -1, 0, 0, nil},
+	{"one loop in a storm of others that give up", "retry_loop", stage{length: 900, flows: []flow{organic, {300, 900, 3, retries(20, 7)}, {300, 900, 120, func(i int, r *pipeline.Record) {
+		retries(20, 7)(i, r)
+		r.Client = netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)})
+	}}}}, -1, 0, 0, nil},
 	{"somebody presses reload twice", "retry_loop", stage{length: 900, flows: []flow{organic, {300, 360, 3, retries(20, 7)}}}, -1, 0, 0, nil},
 	{"a monitor whose probe times out", "retry_loop", stage{length: 900, flows: []flow{organic, {300, 900, 6, func(i int, r *pipeline.Record) {
 		retries(10, 7)(i, r)
@@ -375,7 +390,7 @@ var harness = []struct {
 		})},
 		610, 600, 1000, func(e Evidence) bool {
 			node := shareOf(e, "node", "node-3")
-			return node.Explains && node.Coverage.Get() == 1 && node.Lift.Get() == 10 && node.Count == 8 &&
+			return e.Scope[0].Kind == "node" && node.Explains && node.Coverage.Get() == 1 && node.Lift.Get() == 10 && node.Count == 8 &&
 				!shareOf(e, "namespace", "ns-a").Explains && !e.Looping.Known()
 		},
 	},

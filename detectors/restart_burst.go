@@ -100,7 +100,7 @@ func (d *restartBurst) Evidence(w *Window, _ Labels) Evidence {
 			e.Samples = append(e.Samples, r.String())
 		}
 	}
-	e.Restarts, e.OOMKilled = N(float64(len(all)-oom)), N(float64(oom))
+	e.Restarts, e.OOMKilled = N(float64(len(all))), N(float64(oom))
 	e.Namespaces = N(float64(len(namespaces)))
 	e.Scope = scope(all, w.Dependencies)
 	if n := loops(all); n > 0 {

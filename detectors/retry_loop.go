@@ -30,6 +30,12 @@ const retrySlack = int64(time.Second)
 // else, and many clients behind one address overlap.
 const retryShare = 0.8
 
+// What a loop is told by.
+const (
+	rhythmShare = 0.1 // of its period, or a second, that two tries in a row may differ by
+	loopShare   = 0.1 // of the requests in vain to the route that loops make at least: else they are by chance in a storm
+)
+
 func newRetryLoop(decode func(any) error) (Detector, error) {
 	d := &retryLoop{Retries: 5, Within: 5 * time.Second, Wait: 5 * time.Second, Window: 5 * time.Minute}
 	if err := decode(d); err != nil {
@@ -53,17 +59,32 @@ type loop struct {
 	periods []int64 // ns from start to start
 }
 
-// loopOf finds how often the client asked again after its own timeout.
+// loopOf finds how often the client asked again after its own timeout, in one rhythm: of many that ask at random some
+// follow each other too.
 func (d *retryLoop) loopOf(x *pane.Waits) (l loop, ok bool) {
 	l.waits = x
 	spans := slices.DeleteFunc(slices.Clone(x.Spans), func(s pane.Wait) bool { return s.End-s.Start < int64(d.Wait) })
+	follows := func(i int) (period int64, ok bool) {
+		if i < 1 || i >= len(spans) {
+			return 0, false
+		}
+		gap := spans[i].Start - spans[i-1].End
+		return spans[i].Start - spans[i-1].Start, gap >= -retrySlack && gap <= int64(d.Within)
+	}
 	for i := 1; i < len(spans); i++ {
-		if gap := spans[i].Start - spans[i-1].End; gap >= -retrySlack && gap <= int64(d.Within) {
+		period, ok := follows(i)
+		before, afterOne := follows(i - 1)
+		next, beforeOne := follows(i + 1)
+		if ok && (afterOne && inRhythm(period, before) || beforeOne && inRhythm(period, next)) {
 			l.retries++
-			l.periods = append(l.periods, spans[i].Start-spans[i-1].Start)
+			l.periods = append(l.periods, period)
 		}
 	}
 	return l, l.retries > 0 && float64(l.retries) >= retryShare*float64(len(spans)-1)
+}
+
+func inRhythm(a, b int64) bool {
+	return max(a-b, b-a) <= max(retrySlack, int64(rhythmShare*float64(max(a, b))))
 }
 
 // loops are those of a site that are over the leave threshold at least, the worst first.
@@ -73,11 +94,19 @@ func (d *retryLoop) loops(w *Window, site string) []loop {
 		return nil
 	}
 	var found []loop
+	all, looping := map[[2]string]uint64{}, map[[2]string]uint64{} // requests in vain by method and route
 	for _, x := range s.Waits {
+		route := [2]string{x.Method, x.Route}
+		all[route] += x.Count
 		if l, ok := d.loopOf(x); ok && level(float64(l.retries), float64(d.Retries), leave) > Below {
 			found = append(found, l)
+			looping[route] += x.Count
 		}
 	}
+	found = slices.DeleteFunc(found, func(l loop) bool {
+		route := [2]string{l.waits.Method, l.waits.Route}
+		return float64(looping[route]) < loopShare*float64(all[route])
+	})
 	slices.SortStableFunc(found, func(a, b loop) int {
 		return cmp.Or(cmp.Compare(b.retries, a.retries), a.waits.Client.Compare(b.waits.Client),
 			cmp.Compare(a.waits.Route, b.waits.Route), cmp.Compare(a.waits.Method, b.waits.Method))
@@ -151,12 +180,12 @@ func (d *retryLoop) Touch(w *Window) string {
 func (d *retryLoop) Help() Help {
 	return Help{
 		Watches: "Clients that ask for the same path again as soon as their own request has timed out: they left, or were answered 5xx, after a long wait.",
-		Formula: fmt.Sprintf("for each client, method and path: requests in vain after at least `wait` that begin within `within` of the end of the one before (%.0f %% of the client's must) >= `retries` in `window`", retryShare*100),
+		Formula: fmt.Sprintf("for each client, method and path: requests in vain after at least `wait` that begin within `within` of the end of the one before (%.0f %% of the client's must), two in a row in one rhythm, >= `retries` in `window`; silent while they are under %.0f %% of the route's requests in vain", retryShare*100, loopShare*100),
 		Evidence: []string{"retries", "retrying_clients", "period_seconds", "method", "route", "status", "abandoned", "p99_seconds",
 			"worker_seconds_lower", "worker_seconds_upper", "worker_seconds_share", "samples"},
 		FalsePositives: []string{
 			"a person who patiently reloads a page that hangs, more often than `retries`",
-			"not seen: loops with shorter waits than `wait`, or with long pauses between the tries; over 1,024 clients and paths in vain in one pane only a fixed sample is watched",
+			"not seen: loops with shorter waits than `wait`, with pauses that vary or are long; over 1,024 clients and paths in vain in one pane only a fixed sample is watched",
 		},
 		Runbook: []string{
 			"it is a ticket for the owner of the calling application, not a page: find the caller by its agent and address in the samples",

@@ -79,7 +79,8 @@ func (d Dependencies) having(kind, name string) (n int) {
 	return n
 }
 
-// ranked lists the widest of each kind.
+// ranked lists the widest of each kind: a node that all were on before anything else, since it alone can have failed
+// under all of them.
 func ranked(hit map[[2]string]*spread, total int) []Share {
 	kinds := map[string][]Share{}
 	for key, s := range hit {
@@ -90,13 +91,18 @@ func ranked(hit map[[2]string]*spread, total int) []Share {
 		x.Explains = s.hit > 1 && x.Coverage.Get() >= explainCover && x.Lift.Get() >= explainLift
 		kinds[x.Kind] = append(kinds[x.Kind], x)
 	}
-	var out []Share
-	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-		list := kinds[kind]
+	for _, list := range kinds {
 		slices.SortFunc(list, func(a, b Share) int {
 			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(b.Lift.value, a.Lift.value), strings.Compare(a.Name, b.Name))
 		})
-		out = append(out, list[:min(len(list), topShares)]...)
+	}
+	order := slices.Sorted(maps.Keys(kinds))
+	if node := slices.Index(order, "node"); node > 0 && kinds["node"][0].Coverage.Get() == 1 {
+		order = slices.Insert(slices.Delete(order, node, node+1), 0, "node")
+	}
+	var out []Share
+	for _, kind := range order {
+		out = append(out, kinds[kind][:min(len(kinds[kind]), topShares)]...)
 	}
 	return out
 }

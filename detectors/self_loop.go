@@ -54,17 +54,18 @@ func (d *selfLoop) Detect(w *Window) []Finding {
 func (d *selfLoop) Evidence(w *Window, key Labels) Evidence {
 	site := key.Get("site")
 	e := w.explain(site, isOwn)
-	var renders, static, requests uint64
+	var renders, static, requests, browsers uint64
 	for k, c := range w.cells(site) {
 		switch {
 		case isOwn(k):
-			requests, static = requests+c.Requests, static+c.Static
+			requests, static, browsers = requests+c.Requests, static+c.Static, browsers+c.Classes[pipeline.Browser]
 		case isClient(k) && k.Method == "GET":
 			renders += c.Requests - c.Static
 		}
 	}
 	if requests > 0 {
 		e.StaticShare = N(float64(static) / float64(requests))
+		e.BrowserShare = N(float64(browsers) / float64(requests))
 	}
 	if renders > 0 {
 		e.FanOut = N(float64(requests) / float64(renders))
@@ -87,10 +88,11 @@ func (*selfLoop) Help() Help {
 	return Help{
 		Watches:  "Requests that the site's own hosts make to it over its balancer: a view that fetches its own parts by URL.",
 		Formula:  "requests a minute from own addresses (interfaces, own.addresses) >= `per_minute` over the `window`; health checks left out",
-		Evidence: []string{"requests_per_minute", "static_share", "fan_out", "limited", "route", "top_agents"},
+		Evidence: []string{"requests_per_minute", "static_share", "fan_out", "limited", "route", "top_agents", "distinct_agents", "browser_share"},
 		FalsePositives: []string{
 			"cron jobs and internal API calls over the public name: the same fault, seldom as urgent",
-			"own.addresses that hold an office's address: it belongs into own.allowed",
+			"people behind your own NAT: many agents of browsers (distinct_agents, browser_share)",
+			"own.addresses that hold an office's address: it belongs into allowed",
 		},
 		Runbook: []string{
 			"never block these addresses: they are yours",

@@ -70,7 +70,7 @@ func (e *expectedAlert) among(o *observed) []failure {
 	case e.Count != nil && matched == *e.Count, e.Count == nil && matched > 0:
 		return nil
 	case matched > 0:
-		return []failure{{e.node.place(), fmt.Sprintf("%d alerts %s are as told, not %d\n%s", matched, e.Alert, *e.Count, o.listed(o.alerts))}}
+		return []failure{{e.node.place(), fmt.Sprintf("as told are %d × %s, not %d\n%s", matched, e.Alert, *e.Count, o.listed(o.alerts))}}
 	case nearest == nil:
 		return []failure{{e.node.place(), "no alert " + e.Alert + " came\n" + o.listed(o.alerts)}}
 	}
