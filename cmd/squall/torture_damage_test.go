@@ -80,7 +80,8 @@ func TestTortureDamagedSpool(t *testing.T) {
 	p.configure(p.home, fmt.Sprintf("loki: {url: %q, batch_wait: 50ms}\n", pushURL("http://"+store.Addr)))
 	p.start()
 	p.stop = startStorms(t, p.log, time.Minute)
-	for i, d := range damages {
+	for i := range torture.damages {
+		d := damages[i*len(damages)/torture.damages] // of each sort
 		store.Set(faultproxy.Through)
 		if i%2 == 0 {
 			store.Set(faultproxy.Refuse) // what is damaged was not shipped yet
