@@ -28,7 +28,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	if err := os.Remove(hog); err != nil {
 		t.Fatal(err)
 	}
-	flush(t, s)
+	flushWhenOpen(t, s)
 	if to, _ := s.Position("a"); to != 1 {
 		t.Errorf("position %d, want 1", to)
 	}
@@ -97,7 +97,7 @@ func TestOpenOnAReadOnlyDisk(t *testing.T) {
 	s := open(t, cfg)
 	mustAppend(t, s, batch("a", 0, 100))
 	readOnly(0)
-	flush(t, s)
+	flushWhenOpen(t, s)
 	to, _ := s.Position("a")
 	closeSpool(t, s)
 
@@ -111,7 +111,7 @@ func TestOpenOnAReadOnlyDisk(t *testing.T) {
 	b := batch("a", to, 100)
 	mustAppend(t, s, b)
 	readOnly(0)
-	flush(t, s)
+	flushWhenOpen(t, s)
 	if got, _ := s.Position("a"); got != b.To {
 		t.Errorf("position %d, want %d", got, b.To)
 	}
@@ -157,4 +157,19 @@ func openConsumer(t *testing.T, s *Spool, name string) *Consumer {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// flushWhenOpen waits until the disk takes lines again.
+func flushWhenOpen(t *testing.T, s *Spool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		err := s.Flush(t.Context())
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, ErrNotOpen) || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
 }
