@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -338,7 +339,7 @@ func (d *service) pass(in *inputRoad, now time.Time) {
 
 // moved notes when the watermark moved.
 func (d *service) moved() {
-	if at := d.judge.panes.Watermark(); at != d.mark {
+	if at := d.judge.panes.Watermark(); at != d.mark && at != math.MinInt64 {
 		d.mark, d.arrived = at, time.Now()
 	}
 }

@@ -196,9 +196,9 @@ func (a *Assembler) Reuse(src int, name string, lateness time.Duration) {
 }
 
 // Advance moves the watermark to t, in ns, if no source holds it: live, with all sources idle, t is the wall
-// time less what lines may still be on their way.
+// time less what lines may still be on their way. Until some line has told a time there is nothing to move.
 func (a *Assembler) Advance(t int64) {
-	if a.marks.holder < 0 && t > a.marks.at {
+	if a.marks.holder < 0 && a.marks.at != noTime && t > a.marks.at {
 		a.marks.at = t
 		a.moveFrontier()
 	}

@@ -256,3 +256,16 @@ func TestHold(t *testing.T) {
 		t.Error("a file that is behind for long blinds detection")
 	}
 }
+
+// Before any line has told a time, the wall's moves nothing: a source that was idle at first, and told only that it has
+// lines, made all of them late.
+func TestAdvanceBeforeTheFirstLine(t *testing.T) {
+	a := NewAssembler(Config{})
+	src := a.Source("balancer", 5*time.Second)
+	a.Idle(src, true)
+	a.Advance(a.Watermark() + second)
+	r := request(1000*second, 0)
+	if a.Add(src, &r) {
+		t.Error("the first line is late")
+	}
+}
