@@ -52,7 +52,7 @@ vet: ## go vet
 test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) $(CACHE)/versitygw@$(VERSITYGW) ## all tests, with the race detector
 	@go test -race -timeout 20m $(PKG)
 
-torture: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the long versions: rotation, kills, stores that fail (20 minutes at most)
+torture: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the long versions: rotation, kills, stores and disks that fail
 	@go test -tags torture -run Torture -timeout 25m -v ./pipeline/source ./cmd/squall
 
 kube-apiserver: $(CACHE)/kubernetes@$(KUBERNETES) ## build the API server of test-k8s

@@ -421,7 +421,7 @@ func toldApart(list []detectors.Discriminator) string {
 	return strings.Join(parts, " ≻ ")
 }
 
-func eachRule(list []detectors.Coverage) string {
+func eachRule(list []detectors.RuleCoverage) string {
 	var parts []string
 	for _, c := range list[:min(len(list), 3)] {
 		parts = append(parts, c.Rule+" "+span(c.Lower, c.Upper))

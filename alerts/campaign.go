@@ -60,7 +60,7 @@ func (m *Manager) foretold(t *tracked, s Severity) Severity {
 func (m *Manager) sent(t *tracked, c Cause) Cause {
 	onset := int64(0)
 	for _, name := range prefetch {
-		if d := t.incident.Seen[name]; d != nil && d.Onset > 0 && (onset == 0 || d.Onset < onset) {
+		if d := t.history.Seen[name]; d != nil && d.Onset > 0 && (onset == 0 || d.Onset < onset) {
 			onset = d.Onset
 		}
 	}

@@ -1,42 +1,18 @@
 package alerts
 
-import (
-	"maps"
-	"slices"
+import "github.com/squall-sre/squall/detectors"
 
-	"github.com/squall-sre/squall/detectors"
-)
-
-// A Coverage is the ledger of what an alert's evidence rests on, from the alert's beginning: which sources were read and
-// what is missing of them. A verdict is proven only by what was read.
+// A Coverage is the ledger of what an alert's evidence rests on, from the alert's beginning: how much was read, and what
+// is missing. A verdict is proven only by what was read.
 type Coverage struct {
-	Sources []SourceRead // by name
-	Lines   uint64       // requests and events that were counted
-	Late    uint64       // came after their pane was closed, or too far ahead of all others
-	Lost    []string     // sources that lost lines, sorted
-	Quiet   []detectors.Silence
+	Lines uint64   // requests and events that were counted
+	Late  uint64   // came after their pane was closed, or too far ahead of all others
+	Lost  []string // sources that lost lines, sorted
+	Quiet []detectors.Silence
 }
 
-// SourceRead is how many requests one source told of.
-type SourceRead struct {
-	Source   string
-	Requests uint64
-}
-
-// requests is how many were read, of all sources.
-func (in *incident) requests() (n uint64) {
-	for _, of := range in.Heard {
-		n += of
-	}
-	return n
-}
-
-func (in *incident) covered() Coverage {
-	c := Coverage{Lines: in.Rests.Lines, Late: in.Rests.Late + in.Rests.Dropped, Lost: in.Gaps, Quiet: in.Quiet}
-	for _, name := range slices.Sorted(maps.Keys(in.Heard)) {
-		c.Sources = append(c.Sources, SourceRead{name, in.Heard[name]})
-	}
-	return c
+func (h *history) covered() Coverage {
+	return Coverage{Lines: h.Rests.Lines, Late: h.Rests.Late + h.Rests.Dropped, Lost: h.Gaps, Quiet: h.Quiet}
 }
 
 // coverageLine is the JSON of a Coverage, without the names of what was read: how lines are spread over files must not

@@ -23,18 +23,18 @@ const (
 	maxParts   = 64 // detections that one alert keeps apart
 )
 
-// incident is what one alert has seen from its beginning: the newest of each detector and what its episodes add
+// history is what one alert has seen from its beginning: the newest of each detector and what its episodes add
 // up to.
-type incident struct {
+type history struct {
 	Seen  map[string]*detectors.Detection // by detector: the newest state, active or over
 	Parts map[string]*part                // by detectionKey
 	Gaps  []string                        // sources that lost lines meanwhile, sorted
-	Rests pane.Coverage                   // what the panes of the incident rest on
-	Heard map[string]uint64               // requests by source: what was read
+	Rests pane.Coverage                   // what the panes of that time rest on
+	Heard uint64                          // requests that were read, of all sources
 	Quiet []detectors.Silence             // sources that fell silent meanwhile, by source and time
 }
 
-// part is what one detection of an incident amounts to.
+// part is what one detection amounts to.
 type part struct {
 	Detector string
 	Over     detectors.Evidence // the episodes that are over
@@ -44,20 +44,20 @@ type part struct {
 }
 
 // absorb adds what one pane found.
-func (in *incident) absorb(g *group, r *detectors.Result) {
+func (h *history) absorb(g *group, r *detectors.Result) {
 	gaps, rests := r.GapSources, &r.Coverage
-	in.listen(r)
-	c := &in.Rests
+	h.listen(r)
+	c := &h.Rests
 	c.Lines, c.Late, c.Gaps, c.Dropped = c.Lines+rests.Lines, c.Late+rests.Late, c.Gaps+rests.Gaps, c.Dropped+rests.Dropped
 	c.EventsDropped, c.SitesFolded = c.EventsDropped+rests.EventsDropped, c.SitesFolded+rests.SitesFolded
 	c.CellsFolded += rests.CellsFolded
-	if in.Seen == nil {
-		in.Seen, in.Parts = map[string]*detectors.Detection{}, map[string]*part{}
+	if h.Seen == nil {
+		h.Seen, h.Parts = map[string]*detectors.Detection{}, map[string]*part{}
 	}
 	for _, name := range slices.Sorted(maps.Keys(g.found)) {
 		d := g.found[name]
-		in.Seen[name] = d
-		if p := in.part(d); p != nil && d.Active {
+		h.Seen[name] = d
+		if p := h.part(d); p != nil && d.Active {
 			p.Value = max(p.Value, d.Value, d.Peak)
 			p.Now = d.Evidence
 			p.Peak = mergePeaks(p.Peak, d.Evidence)
@@ -66,72 +66,67 @@ func (in *incident) absorb(g *group, r *detectors.Result) {
 	for i := range g.ended {
 		d := &g.ended[i]
 		if now := g.found[d.Detector]; now == nil {
-			if old := in.Seen[d.Detector]; old == nil || old.Active || d.Until >= old.Until {
-				in.Seen[d.Detector] = d
+			if old := h.Seen[d.Detector]; old == nil || old.Active || d.Until >= old.Until {
+				h.Seen[d.Detector] = d
 			}
 		}
-		if p := in.part(d); p != nil {
+		if p := h.part(d); p != nil {
 			p.Value = max(p.Value, d.Peak)
 			p.Over = mergeEpisodes(p.Over, d.Evidence)
 			p.Now = detectors.Evidence{}
 		}
 	}
 	for _, s := range gaps {
-		if i, known := slices.BinarySearch(in.Gaps, s); !known && len(in.Gaps) < maxGaps {
-			in.Gaps = slices.Insert(in.Gaps, i, cut(s, maxText))
+		if i, known := slices.BinarySearch(h.Gaps, s); !known && len(h.Gaps) < maxGaps {
+			h.Gaps = slices.Insert(h.Gaps, i, cut(s, maxText))
 		}
 	}
 }
 
-// listen adds which sources told of requests in a pane, and which were silent.
-func (in *incident) listen(r *detectors.Result) {
-	if in.Heard == nil {
-		in.Heard = map[string]uint64{}
-	}
-	for name, h := range r.Heard {
-		if _, known := in.Heard[name]; known || len(in.Heard) < maxParts {
-			in.Heard[name] += h.Records
-		}
+// listen adds how many requests were told of in a pane, and which sources were silent.
+func (h *history) listen(r *detectors.Result) {
+	for _, x := range r.Heard {
+		h.Heard += x.Records
 	}
 	for _, s := range r.Silences {
-		i, known := slices.BinarySearchFunc(in.Quiet, s, func(a, b detectors.Silence) int {
+		i, known := slices.BinarySearchFunc(h.Quiet, s, func(a, b detectors.Silence) int {
 			return cmp.Or(strings.Compare(a.Source, b.Source), cmp.Compare(a.From, b.From))
 		})
 		switch {
 		case known:
-			in.Quiet[i] = s
-		case len(in.Quiet) < maxGaps:
-			in.Quiet = slices.Insert(in.Quiet, i, s)
+			h.Quiet[i] = s
+		case len(h.Quiet) < maxGaps:
+			h.Quiet = slices.Insert(h.Quiet, i, s)
 		}
 	}
 }
 
-func (in *incident) part(d *detectors.Detection) *part {
+func (h *history) part(d *detectors.Detection) *part {
 	key := detectionKey(d)
-	if in.Parts[key] == nil {
-		if len(in.Parts) >= maxParts {
+	if h.Parts[key] == nil {
+		if len(h.Parts) >= maxParts {
 			return nil
 		}
-		in.Parts[key] = &part{Detector: d.Detector}
+		h.Parts[key] = &part{Detector: d.Detector}
 	}
-	return in.Parts[key]
+	return h.Parts[key]
 }
 
-// primary is the first detector that the rule names and the incident has seen: the alert's value is its value.
-func (in *incident) primary(reads []string) *detectors.Detection {
+// primary is the first detector that the rule names and the alert has seen: the alert's value is its value.
+func (h *history) primary(reads []string) *detectors.Detection {
 	for _, name := range reads {
-		if d := in.Seen[name]; d != nil {
+		if d := h.Seen[name]; d != nil {
 			return d
 		}
 	}
 	return nil
 }
 
-// peak is the highest value of the primary detector over the incident.
-func (in *incident) peak(reads []string) float64 {
+// peak is the highest value of the primary detector over the alert's life.
+func (h *history) peak(reads []string) float64 {
 	highest := 0.0
-	if d := in.primary(reads); d != nil {
-		for _, p := range in.Parts {
+	if d := h.primary(reads); d != nil {
+		for _, p := range h.Parts {
 			if p.Detector == d.Detector {
 				highest = max(highest, p.Value)
 			}
@@ -141,10 +136,10 @@ func (in *incident) peak(reads []string) float64 {
 }
 
 // detectors lists those of the rule that took part, sorted.
-func (in *incident) detectors(reads []string) []string {
+func (h *history) detectors(reads []string) []string {
 	var names []string
 	for _, name := range reads {
-		if in.Seen[name] != nil {
+		if h.Seen[name] != nil {
 			names = append(names, name)
 		}
 	}
@@ -154,23 +149,23 @@ func (in *incident) detectors(reads []string) []string {
 
 // window is the evidence now: the first detector that the rule names tells, the others fill in what it does not
 // know, so that the numbers of one line belong together.
-func (in *incident) window(reads []string) detectors.Evidence {
+func (h *history) window(reads []string) detectors.Evidence {
 	var e detectors.Evidence
 	for _, name := range reads {
-		if d := in.Seen[name]; d != nil {
+		if d := h.Seen[name]; d != nil {
 			e = fill(e, d.Evidence)
 		}
 	}
 	return e
 }
 
-// whole is the evidence of the incident from its beginning: totals over its episodes, peaks over its windows.
-func (in *incident) whole(reads []string) detectors.Evidence {
+// whole is the evidence from the beginning: totals over its episodes, peaks over its windows.
+func (h *history) whole(reads []string) detectors.Evidence {
 	var e detectors.Evidence
 	for _, name := range reads {
 		var all detectors.Evidence
-		for _, key := range slices.Sorted(maps.Keys(in.Parts)) {
-			if p := in.Parts[key]; p.Detector == name {
+		for _, key := range slices.Sorted(maps.Keys(h.Parts)) {
+			if p := h.Parts[key]; p.Detector == name {
 				total := mergeEpisodes(p.Over, p.Now)
 				all = mergeEpisodes(all, mergePeaks(total, p.Peak))
 			}

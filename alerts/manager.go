@@ -77,9 +77,9 @@ type tracked struct {
 	suppressed string // who holds the alert back though it is firing; "": it is told
 	windowOver int64  // ns: when that one was over; 0 while it is on
 
-	incident incident
-	within   *Incident // that the alert was last seen in
-	last     Alert     // as of the last evaluation in which the condition held
+	history history
+	within  *Incident // that the alert was last seen in
+	last    Alert     // as of the last evaluation in which the condition held
 }
 
 // NewManager compiles the rules.
@@ -270,7 +270,7 @@ func (m *Manager) step(r *rule, g *group, previous int64, gap bool) []Alert {
 		t = &tracked{rule: r, labels: g.labels}
 	}
 	if t.pending || t.firing {
-		t.incident.absorb(g, m.pane)
+		t.history.absorb(g, m.pane)
 	}
 	condition := r.when
 	if t.firing {
@@ -287,7 +287,7 @@ func (m *Manager) step(r *rule, g *group, previous int64, gap bool) []Alert {
 	case holds:
 		out = m.stepPending(t, g, gap)
 	default:
-		t.pending, t.incident = false, incident{}
+		t.pending, t.history = false, history{}
 	}
 	if !t.pending && !t.firing && !g.reads {
 		delete(m.tracked, key)
@@ -307,8 +307,8 @@ func (m *Manager) step(r *rule, g *group, previous int64, gap bool) []Alert {
 func (m *Manager) stepPending(t *tracked, g *group, gap bool) []Alert {
 	if !t.pending || gap {
 		t.pending, t.since = true, m.at
-		t.incident = incident{}
-		t.incident.absorb(g, m.pane)
+		t.history = history{}
+		t.history.absorb(g, m.pane)
 	}
 	if m.at-t.since < int64(t.rule.For) {
 		return nil
@@ -353,7 +353,7 @@ func (m *Manager) stepFiring(t *tracked, g *group, holds bool, previous int64, g
 		return nil
 	}
 	out := m.resolved(t, t.last, t.overAt)
-	t.firing, t.ended, t.incident, t.within, t.last = false, out.EndsAt, incident{}, nil, Alert{}
+	t.firing, t.ended, t.history, t.within, t.last = false, out.EndsAt, history{}, nil, Alert{}
 	t.suppressed, t.windowOver = "", 0
 	return []Alert{out}
 }
@@ -370,12 +370,12 @@ func (m *Manager) severityOf(t *tracked, g *group) Severity {
 func (m *Manager) build(t *tracked, g *group) Alert {
 	a := Alert{
 		Name: t.rule.Name, State: Firing, Severity: t.severity, Labels: t.identity(),
-		StartsAt: t.startsAt, At: m.at, Evidence: t.incident.window(t.rule.reads), Suppressed: t.suppressed,
+		StartsAt: t.startsAt, At: m.at, Evidence: t.history.window(t.rule.reads), Suppressed: t.suppressed,
 	}
 	if t.suppressed != "" {
 		a.State = Suppressed
 	}
-	if d := t.incident.primary(t.rule.reads); d != nil {
+	if d := t.history.primary(t.rule.reads); d != nil {
 		a.Value, a.Threshold = d.Value, d.Threshold
 	}
 	m.explain(t, &a)
@@ -385,25 +385,25 @@ func (m *Manager) build(t *tracked, g *group) Alert {
 // resolved makes the end of an alert, with the evidence of the whole incident.
 func (m *Manager) resolved(t *tracked, a Alert, end int64) Alert {
 	a.State, a.EndsAt, a.At = Resolved, max(end, a.StartsAt), m.at
-	a.Evidence = t.incident.whole(t.rule.reads)
-	a.Value = max(a.Value, t.incident.peak(t.rule.reads))
+	a.Evidence = t.history.whole(t.rule.reads)
+	a.Value = max(a.Value, t.history.peak(t.rule.reads))
 	m.explain(t, &a)
 	return a
 }
 
 // explain fills in what is derived from the evidence.
 func (m *Manager) explain(t *tracked, a *Alert) {
-	a.Detectors = t.incident.detectors(t.rule.reads)
+	a.Detectors = t.history.detectors(t.rule.reads)
 	f := &facts{
-		alert: a, seen: t.incident.Seen, coverage: t.incident.Rests, gaps: t.incident.Gaps, quiet: t.incident.Quiet, requests: t.incident.requests(),
+		alert: a, seen: t.history.Seen, coverage: t.history.Rests, gaps: t.history.Gaps, quiet: t.history.Quiet, requests: t.history.Heard,
 		controls: m.site(t.labels.Get("site")).Controls, site: m.site,
 	}
-	if d := t.incident.primary(t.rule.reads); d != nil {
+	if d := t.history.primary(t.rule.reads); d != nil {
 		if in := m.incidents.of(d); in != nil {
 			t.within = in
 		}
 	}
-	a.Incident, a.Coverage = t.within, t.incident.covered()
+	a.Incident, a.Coverage = t.within, t.history.covered()
 	f.prepare()
 	a.Cause = m.sent(t, f.cause())
 	a.Advice = f.advice()

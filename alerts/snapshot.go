@@ -57,7 +57,7 @@ type storedAlert struct {
 	Parts map[string]storedPart `json:"parts,omitempty"`
 	Gaps  []string              `json:"gaps,omitempty"`
 	Rests pane.Coverage         `json:"rests_on"`
-	Heard map[string]uint64     `json:"heard,omitempty"`
+	Heard uint64                `json:"requests_read,omitempty"` // of all sources
 	Quiet []detectors.Silence   `json:"quiet,omitempty"`
 
 	LastAt    int64          `json:"last_at"`
@@ -183,13 +183,13 @@ func (m *Manager) loadTracked(st *storedAlert) *tracked {
 	if !slices.Equal(t.labels, project(t.labels, t.rule.By)) || !slices.Equal(t.identity(), detectors.Labels(st.Identity)) {
 		return nil
 	}
-	t.incident = incident{Seen: map[string]*detectors.Detection{}, Parts: map[string]*part{}, Gaps: st.Gaps, Rests: st.Rests, Heard: st.Heard, Quiet: st.Quiet}
+	t.history = history{Seen: map[string]*detectors.Detection{}, Parts: map[string]*part{}, Gaps: st.Gaps, Rests: st.Rests, Heard: st.Heard, Quiet: st.Quiet}
 	for j := range st.Seen {
 		d := loadDetection(&st.Seen[j])
-		t.incident.Seen[d.Detector] = d
+		t.history.Seen[d.Detector] = d
 	}
 	for key, p := range st.Parts {
-		t.incident.Parts[key] = &part{
+		t.history.Parts[key] = &part{
 			Detector: p.Detector, Over: loadEvidence(p.Over), Now: loadEvidence(p.Now), Peak: loadEvidence(p.Peak), Value: p.Value,
 		}
 	}
@@ -205,14 +205,14 @@ func storeTracked(t *tracked) storedAlert {
 		Rule: t.rule.Name, Labels: t.labels, Pending: t.pending, Firing: t.firing, Since: t.since, FiredAt: t.firedAt,
 		StartsAt: t.startsAt, OverAt: t.overAt, Ended: t.ended, Severity: t.severity, Identity: t.identity(),
 		Suppressed: t.suppressed, WindowOver: t.windowOver,
-		Gaps: t.incident.Gaps, Rests: t.incident.Rests, Heard: t.incident.Heard, Quiet: t.incident.Quiet,
+		Gaps: t.history.Gaps, Rests: t.history.Rests, Heard: t.history.Heard, Quiet: t.history.Quiet,
 		LastAt: t.last.At, Value: t.last.Value, Threshold: t.last.Threshold,
 		Detectors: t.last.Detectors, Evidence: storeEvidence(t.last.Evidence), Within: t.within,
 	}
-	for _, name := range slices.Sorted(maps.Keys(t.incident.Seen)) {
-		st.Seen = append(st.Seen, storeDetection(t.incident.Seen[name]))
+	for _, name := range slices.Sorted(maps.Keys(t.history.Seen)) {
+		st.Seen = append(st.Seen, storeDetection(t.history.Seen[name]))
 	}
-	for key, p := range t.incident.Parts {
+	for key, p := range t.history.Parts {
 		if st.Parts == nil {
 			st.Parts = map[string]storedPart{}
 		}

@@ -37,9 +37,9 @@ type Control struct {
 // isRule tells whether the control says which requests it answers.
 func (c *Control) isRule() bool { return c.Method+c.Path+c.Agent != "" }
 
-// A Coverage is the part of a storm's damage that a rule in place would have caught: of its worker-seconds where they
+// A RuleCoverage is the part of a storm's damage that a rule in place would have caught: of its worker-seconds where they
 // are known, else of its requests.
-type Coverage struct {
+type RuleCoverage struct {
 	Rule  string `json:"rule"`
 	Lower Num    `json:"caught_lower"`
 	Upper Num    `json:"caught_upper"`
@@ -353,7 +353,7 @@ func (s *storm) cover(controls []Control, e *Evidence) {
 	}
 	for i, c := range controls {
 		x := each[i].of()
-		e.RuleCoverage = append(e.RuleCoverage, Coverage{c.Name, N(x.lower), N(x.upper)})
+		e.RuleCoverage = append(e.RuleCoverage, RuleCoverage{c.Name, N(x.lower), N(x.upper)})
 	}
 	x := together.of()
 	e.RulesCaughtLower, e.RulesCaughtUpper = N(x.lower), N(x.upper)

@@ -162,7 +162,7 @@ type Evidence struct {
 	RetryingClients            Num             `json:"retrying_clients,omitzero"`   // addresses that make them
 	TopPrefixes                []Count         `json:"top_prefixes,omitempty"`      // address ranges (/24, /48) by requests of the site, at least
 	Discriminators             []Discriminator `json:"discriminators,omitempty"`    // of a storm from the rest, the best first
-	RuleCoverage               []Coverage      `json:"rule_coverage,omitempty"`     // of the rules in place
+	RuleCoverage               []RuleCoverage  `json:"rule_coverage,omitempty"`     // of the rules in place
 	RulesCaughtLower           Num             `json:"rules_caught_lower,omitzero"` // of the storm's damage, by all of them
 	RulesCaughtUpper           Num             `json:"rules_caught_upper,omitzero"`
 	Samples                    []string        `json:"samples,omitempty"`

@@ -54,6 +54,7 @@ func (f *reportFiles) collect(c *Config, j *judge) *report.Collector {
 	if !f.wanted() {
 		return nil
 	}
+	j.engine.TellSpans()
 	collector := report.New(report.Config{Pane: c.Pane})
 	before := j.settled
 	j.settled = func(res *detectors.Result, transitions []alerts.Alert) {
