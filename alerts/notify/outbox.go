@@ -237,9 +237,9 @@ func (o *Outbox) forget(at int64) {
 // Save puts what changed on disk. It returns at once when nothing did, and within seconds when the disk hangs.
 func (o *Outbox) Save(ctx context.Context) error { return o.save(ctx, true) }
 
-// put gives the disk its time, of which encoding takes none.
-func (o *Outbox) put(ctx context.Context, data []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+// put gives the disk what is left of its time, of which encoding takes none.
+func (o *Outbox) put(ctx context.Context, data []byte, left time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
 	return o.kv.Put(ctx, outboxKey, data)
 }
@@ -255,6 +255,7 @@ func (o *Outbox) save(ctx context.Context, must bool) error {
 	if paused {
 		return errPaused
 	}
+	began := time.Now()
 	turn, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
 	select {
@@ -263,6 +264,7 @@ func (o *Outbox) save(ctx context.Context, must bool) error {
 	case <-turn.Done():
 		return fmt.Errorf("store the outbox: %w", turn.Err())
 	}
+	left := saveTimeout - time.Since(began)
 	o.mu.Lock()
 	doc, changes := o.document(), o.changes
 	clean := o.changes == o.saved
@@ -272,7 +274,7 @@ func (o *Outbox) save(ctx context.Context, must bool) error {
 	}
 	data, err := doc.encode()
 	if err == nil {
-		err = o.put(ctx, data)
+		err = o.put(ctx, data, left)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
