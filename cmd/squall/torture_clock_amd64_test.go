@@ -117,7 +117,6 @@ func (c *steppedClock) step(by time.Duration) {
 // The clock steps an hour forth, with the log that is written by it; then that of squall alone steps two hours back.
 // Each storm is told once. When the log's clock steps back too, its lines are late: they are counted, and squall lives.
 func TestTortureClockSteps(t *testing.T) {
-	t.Parallel()
 	dir, h := t.TempDir(), startHook(t)
 	log := filepath.Join(dir, "access.log")
 	write(t, filepath.Join(dir, "squall.yaml"), fileYAML(log, filepath.Join(dir, "spool"), fmt.Sprintf("notify: [{type: webhook, url: %q}]\n", h.URL)))

@@ -1,5 +1,3 @@
-//go:build torture
-
 package main
 
 import (
@@ -76,7 +74,6 @@ func damage(t *testing.T, pattern string, change func([]byte) []byte) {
 // squall is killed, and while it is away something happens to its spool. It starts, tells what it has found, reads
 // the lines again where they still are, and counts them where not.
 func TestTortureDamagedSpool(t *testing.T) {
-	t.Parallel()
 	p := newTwins(t)
 	store := faultproxy.New(t, strings.TrimPrefix(p.logs, "http://"))
 	p.configure(p.home, fmt.Sprintf("loki: {url: %q, batch_wait: 50ms}\n", pushURL("http://"+store.Addr)))
@@ -113,7 +110,6 @@ func (p *twins) complaints() (all []string) {
 // A state that is stored well and cannot be understood costs the state: it is logged once and counted, detection goes
 // on, and a storm that was told is not told again.
 func TestTortureUnreadableState(t *testing.T) {
-	t.Parallel()
 	p := newTwins(t)
 	p.start()
 	p.stop = startStorms(t, p.log, time.Minute)

@@ -5,4 +5,4 @@ package main
 import "time"
 
 // torture is how hard the torture tests are on squall when they have the time (make torture).
-var torture = tortureScale{kills: 50, storm: 10 * time.Minute, pane: "10s", hang: 8, damages: len(damages), behind: 4 * time.Second}
+var torture = tortureScale{kills: 50, storm: 10 * time.Minute, pane: "10s", damages: len(damages), behind: 4 * time.Second}

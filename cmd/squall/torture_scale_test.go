@@ -14,10 +14,9 @@ type tortureScale struct {
 	kills int           // of kill -9 in a run
 	storm time.Duration // of lines of which no two have a path, an agent or an address in common
 	pane  string        // of the mob's
-	hang  int           // storms while a disk hangs
 
 	damages int           // of a spool's files
-	behind  time.Duration // the most that a page may come later than the twin's: the short ones run beside others
+	behind  time.Duration // the most that a page may come later than the twin's; the race detector makes both slow
 }
 
 // A tortureRow is what one torture has to show. -1: it does not apply.
