@@ -168,6 +168,7 @@ func TestHostileLogs(t *testing.T) {
 	check(t, "lines too long", counted(`source_skips_total{reason="long_line",source="balancer"}`), 1.0)
 	check(t, "holes", counted(`source_skips_total{reason="nul",source="balancer"}`), 2.0)
 	check(t, "lines kept", counted("spool_appended_lines_total"), all)
+	eventually(t, "and are on disk", func() bool { return counted("spool_stored_lines_total") >= all })
 	squall.kill()
 
 	// While it was away the log was rotated and packed, and somebody put a bomb behind it.
