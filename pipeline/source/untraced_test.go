@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -83,6 +84,14 @@ func TestRotatedBeforeItWasSeen(t *testing.T) {
 			mkdir(t, aside)
 			write(t, filepath.Join(aside, "access.log.1"), text(lines[1000:2000]))
 			write(t, filepath.Join(aside, "access.log"), text(lines[2000:]))
+			// Written in their place they would be newer than every look that did not see them. Here a look may end between
+			// the writing and the renaming.
+			later := time.Now().Add(time.Minute)
+			for _, name := range []string{"access.log.1", "access.log"} {
+				if err := os.Chtimes(filepath.Join(aside, name), later, later); err != nil {
+					t.Fatal(err)
+				}
+			}
 			rename(t, aside, filepath.Join(root, "b"))
 			s.wantSet(append([]string{"00000999 it looks"}, lines...))
 		})
