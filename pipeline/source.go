@@ -54,6 +54,8 @@ type Emit func(*Block) error
 // Positions tells up to which offset a stream's lines are in the spool. It is safe for concurrent use.
 type Positions interface {
 	Position(streamID string) (offset int64, known bool)
+	// Ended tells whether the last Block of a stream was stored.
+	Ended(streamID string) bool
 	// Streams lists the known stream IDs of an input, sorted.
 	Streams(input string) []string
 }

@@ -70,6 +70,7 @@ func roadOf(t *testing.T, kind, format, config string) (src source.Source, items
 type nowhere struct{}
 
 func (nowhere) Position(string) (int64, bool) { return 0, false }
+func (nowhere) Ended(string) bool             { return false }
 func (nowhere) Streams(string) []string       { return nil }
 
 // A real HAProxy logs over UDP, in each of its header forms; every request is a Record, whether the format is named or not.

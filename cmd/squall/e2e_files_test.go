@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -195,5 +196,51 @@ func TestHostileLogs(t *testing.T) {
 		return counted(`lines_read_total{source="balancer"}`) >= float64(1+len(lines(t, log)))
 	})
 	check(t, "lines read", counted(`lines_read_total{source="balancer"}`), float64(1+len(lines(t, log))))
+	check(t, "exit code", squall.stop(syscall.SIGTERM), 0)
+}
+
+// squall is stopped, as by a debugger or a node that swaps, while its log is rotated twice and packed. It reads on where
+// it was. A third rotation would have deleted a file that it never saw: that it says.
+func TestStoppedWhileLogsRotate(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	log := filepath.Join(dir, "access.log")
+	write(t, filepath.Join(dir, "squall.yaml"), fileYAML(log, filepath.Join(dir, "spool"), compressed))
+	writeVisits(t, log, 500, 0o644)
+	squall := runSquall(t, dir, surroundings{})
+	const read = `squall_lines_read_total{source="balancer"}`
+	eventually(t, "the log is read", func() bool { return squall.metric(read) >= 500 })
+	vanished := func() float64 { return squall.metric(`squall_gaps_total{reason="vanished",source="balancer"}`) }
+	rotations := 0
+	rotate := func(keep int) {
+		t.Helper()
+		rotations++
+		for n := keep; n > 0; n-- {
+			_ = os.Rename(fmt.Sprintf("%s.%d", log, n), fmt.Sprintf("%s.%d", log, n+1)) // perhaps there is none
+		}
+		if err := errors.Join(os.Rename(log, log+".1"), os.RemoveAll(fmt.Sprintf("%s.%d", log, keep+1))); err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		for i := range 500 {
+			text.WriteString(logLine(time.Now(), http.MethodGet, 500*rotations+i))
+		}
+		write(t, log, text.String())
+	}
+	squall.signal(syscall.SIGSTOP)
+	rotate(5)
+	rotate(5)
+	squall.signal(syscall.SIGCONT)
+	eventually(t, "what was written meanwhile is read", func() bool { return squall.metric(read) >= 1500 })
+	check(t, "gaps", vanished(), 0.0)
+	squall.signal(syscall.SIGSTOP)
+	for range 3 {
+		rotate(1)
+	}
+	squall.signal(syscall.SIGCONT)
+	eventually(t, "what is left is read", func() bool { return squall.metric(read) >= 2500 })
+	eventually(t, "a gap is told", func() bool { return vanished() > 0 })
+	check(t, "lines read", squall.metric(read), 2500.0)
+	check(t, "gaps", vanished(), 1.0)
 	check(t, "exit code", squall.stop(syscall.SIGTERM), 0)
 }

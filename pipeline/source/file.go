@@ -98,9 +98,10 @@ type files struct {
 
 	// Of the looking goroutine alone.
 	known   map[uint64][]string // stream IDs of earlier runs, by the hash of their first bytes
-	matched bool                // one of them was found again
+	unfound map[string]bool     // streams that did not end and whose files were not found again
 	stems   map[string]bool     // paths from which files were rotated that globs match
 	looks   int
+	seeking time.Time // since when the unfound are looked for
 	looked  time.Time // when the last look began
 	hintErr bool
 	local   map[string]bool // directories: all changes there are made by this kernel
@@ -112,6 +113,7 @@ type files struct {
 	gens      map[*generation]struct{}
 	unmatched map[string]string // globs that match nothing → why, where that is known
 	fresh     []*generation     // wait for their first turn and were not announced
+	stale     []string          // the IDs of streams whose files a network file system has lost
 }
 
 // followed is a path that is looked at.
@@ -170,10 +172,13 @@ func (f *files) prepare(positions pipeline.Positions, emit pipeline.Emit) {
 	f.positions, f.emit = positions, emit
 	f.ready = make(chan *generation, 2*f.cfg.MaxFiles)
 	f.archives = make(chan *generation, 2*f.cfg.MaxFiles)
-	f.known = map[uint64][]string{}
+	f.known, f.unfound = map[uint64][]string{}, map[string]bool{}
 	for _, id := range positions.Streams(f.cfg.Name) {
 		if hash, ok := hashOf(id); ok {
 			f.known[hash] = append(f.known[hash], id)
+			if !positions.Ended(id) {
+				f.unfound[id] = true
+			}
 		}
 	}
 }
@@ -230,7 +235,7 @@ func (f *files) statesNow() (states []pipeline.InputState, unread []unreadPart) 
 		unread = append(unread, unreadPart{})
 	}
 	for g := range f.gens {
-		if !g.current {
+		if !g.current && !g.rests {
 			s := f.stateOf(g)
 			states, unread = append(states, s), append(unread, unreadPart{g.file, g.size - s.Lag, s.Lag})
 		}

@@ -68,6 +68,7 @@ type generation struct {
 	grew     time.Time   // when size was last seen to grow
 	turned   int64       // the size at which it was last read to its end; -1: it was not
 	unlinked bool
+	rests    bool   // it was read to its end and its end was told; a writer may still hold it
 	failed   string // why it cannot be read, in words
 	retry    time.Time
 

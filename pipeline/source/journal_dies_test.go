@@ -69,6 +69,9 @@ func (l *ledger) Position(id string) (int64, bool) {
 	return at, ok
 }
 
+// Ended implements pipeline.Positions.
+func (l *ledger) Ended(string) bool { return false }
+
 // Streams implements pipeline.Positions.
 func (l *ledger) Streams(string) []string {
 	l.mu.Lock()

@@ -90,8 +90,9 @@ func (f *files) hintAt(hint *hint, dirs map[string]bool) {
 func (f *files) look(hint *hint) {
 	began := f.rt.Now()
 	if f.looks == 0 {
-		f.looked = began
+		f.seeking, f.looked = began, began
 	}
+	f.seek(began)
 	seen := f.expand()
 	dirs := map[string]bool{}
 	for _, path := range slices.Sorted(maps.Keys(seen)) {
@@ -107,13 +108,23 @@ func (f *files) look(hint *hint) {
 	}
 	f.hintAt(hint, dirs)
 	gens := f.settle(seen)
-	f.missVanished(gens)
 	for _, g := range gens {
 		f.examine(g)
 	}
+	f.missVanished()
 	f.gauge(gens)
 	f.looks++
 	f.looked = began
+}
+
+// seek looks again for what a network file system has lost: under its name, or that of a rotated file.
+func (f *files) seek(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, id := range f.stale {
+		f.unfound[id], f.seeking = true, now
+	}
+	f.stale = nil
 }
 
 // clockTick is how far the clock of a local file system is behind ours, at most: it ticks 100 times a second or more.
@@ -128,7 +139,7 @@ func (f *files) settle(seen map[string]bool) []*generation {
 			continue
 		}
 		p.gen, p.state, p.err = nil, "missing", ""
-		if _, held := f.gens[p.last]; !held { // else a new file of this name comes after it
+		if _, held := f.gens[p.last]; !held || p.last.rests { // else a new file of this name comes after it
 			delete(f.paths, path)
 			if _, err := os.Lstat(filepath.Dir(path)); isMissing(err) { // nor can rotated files come back
 				delete(f.stems, path)
@@ -298,10 +309,7 @@ func (f *files) take(path string, file *os.File) (g *generation, fresh bool, err
 		file.Close()
 		return held, false, nil
 	}
-	f.mu.Lock()
-	full := len(f.gens) >= f.cfg.MaxFiles
-	f.mu.Unlock()
-	if full {
+	if !f.room() {
 		file.Close()
 		f.meter.failed(errLimit)
 		return nil, false, fmt.Errorf("%d files are open: max_files", f.cfg.MaxFiles)
@@ -314,6 +322,32 @@ func (f *files) take(path string, file *os.File) (g *generation, fresh bool, err
 	f.identify(g, false)
 	f.add(g)
 	return g, true, nil
+}
+
+// room tells whether one more file may be held. Those that rest go first, the longest quiet of them.
+func (f *files) room() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.gens) < f.cfg.MaxFiles {
+		return true
+	}
+	var oldest *generation
+	for g := range f.gens {
+		if g.rests && !g.current && !g.busy && (oldest == nil || g.changed.Before(oldest.changed)) {
+			oldest = g
+		}
+	}
+	if oldest != nil {
+		f.close(oldest)
+	}
+	return oldest != nil
+}
+
+// close lets a generation go. f.mu is held.
+func (f *files) close(g *generation) {
+	delete(f.gens, g)
+	g.ahead = true
+	g.file.Close()
 }
 
 func (f *files) add(g *generation) {
@@ -354,6 +388,7 @@ func (f *files) identify(g *generation, final bool) {
 		if !ok {
 			break
 		}
+		delete(f.unfound, f.streamID(g.id, g.hash, next))
 		off, known, next = at, true, next+1
 	}
 	id := f.streamID(g.id, g.hash, next)
@@ -361,15 +396,12 @@ func (f *files) identify(g *generation, final bool) {
 	case known && !g.reborn && off <= g.size:
 		id = f.streamID(g.id, g.hash, next-1)
 		next--
-		f.matched = true
 	case known && !g.reborn: // truncated since, and begun alike
-		f.matched = true
 		g.pending = append(g.pending, pipeline.Skip{Bytes: pipeline.Unknown, Reason: pipeline.SkipTruncated, Lost: true})
 		off = 0
 	case g.reborn:
 		off = 0
 	case f.movedDevice(g, &id, &off):
-		f.matched = true
 	case f.cfg.From == "end" && f.looks == 0 && len(f.known) == 0:
 		off = lineStart(g.file, g.size)
 		g.pending = []pipeline.Skip{} // an empty Block keeps the place
@@ -384,6 +416,7 @@ func (f *files) identify(g *generation, final bool) {
 func (f *files) movedDevice(g *generation, id *string, off *int64) bool {
 	for _, old := range slices.Backward(f.known[g.hash]) {
 		if at, ok := f.positions.Position(old); ok && sameInode(old, g.id) && at <= g.size {
+			delete(f.unfound, old)
 			*id, *off = old, at
 			return true
 		}
@@ -432,11 +465,12 @@ func (f *files) examine(g *generation) {
 	if g.busy || now.Before(g.retry) {
 		return
 	}
+	if g.rests && !f.wakes(g, now) {
+		return
+	}
 	over := !g.current && now.Sub(g.changed) >= f.cfg.Quiet
 	if over && g.size == 0 && g.stream == nil {
-		delete(f.gens, g)
-		g.ahead = true
-		g.file.Close()
+		f.close(g)
 		return
 	}
 	if g.stream == nil && (g.size > 0 || over) {
@@ -458,6 +492,18 @@ func (f *files) examine(g *generation) {
 		}
 		f.enqueue(f.ready, g)
 	}
+}
+
+// wakes tells whether a generation that rests has to be read on: it grew, or a path leads to it again. Otherwise it is let
+// go in time. f.mu is held.
+func (f *files) wakes(g *generation, now time.Time) bool {
+	switch {
+	case g.current || g.size > g.turned:
+		g.rests = false
+	case g.size < g.turned, g.unlinked, now.Sub(g.changed) >= resting: // nobody empties what he writes to
+		f.close(g)
+	}
+	return !g.rests
 }
 
 // mayRead tells whether everything that comes before g was read to its end.

@@ -3,6 +3,7 @@ package source
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -224,5 +225,58 @@ func TestStopWhileRoadIsFull(t *testing.T) {
 	}
 	if got := s.count(); got != 0 {
 		t.Errorf("%d lines", got)
+	}
+}
+
+// One log of several is gone with its unread end: that is told of it alone, and once. A second one was read to its end
+// and has ended.
+func TestRestartVanishedAmongOthers(t *testing.T) {
+	dir, s := t.TempDir(), newSpool(t)
+	glob := filepath.Join(dir, "*.log")
+	lines := number(0, 5000)
+	for i, name := range []string{"a.log", "b.log", "c.log"} {
+		write(t, filepath.Join(dir, name), text(lines[i*1000:(i+1)*1000]))
+	}
+	_, stop := start(t, s, glob)
+	s.wantSet(lines[:3000])
+	remove(t, filepath.Join(dir, "c.log"))
+	until(t, func() bool { return s.ended() == 1 }, func() string { return "c.log does not end" })
+	stop()
+	keep := opened(t, filepath.Join(dir, "b.log")) // so that its inode is not given again
+	defer keep.Close()
+	remove(t, filepath.Join(dir, "b.log"))
+	write(t, filepath.Join(dir, "b.log"), text(lines[3000:4000]))
+	for run := range 2 {
+		appendTo(t, filepath.Join(dir, "a.log"), text(lines[4000+run*500:4500+run*500]))
+		_, stop = start(t, s, glob)
+		s.wantSet(lines[:4500+run*500])
+		until(t, func() bool { return len(s.skips()) > 0 }, func() string { return "nothing is told to be missing" })
+		stop()
+		if skips := s.skips(); len(skips) != 1 || skips[0].Reason != pipeline.SkipVanished || !skips[0].Lost {
+			t.Errorf("run %d: skips %v, want one, vanished", run, skips)
+		}
+	}
+}
+
+// A log that is only being written anew is no loss: its rotated file waits for it.
+func TestRestartWhileTheLogIsMissing(t *testing.T) {
+	path, s := logPath(t), newSpool(t)
+	lines := number(0, 3000)
+	write(t, path, text(lines[:1000]))
+	f, now, looks := stepwise(t, s, path)
+	looks()
+	f.release()
+	appendTo(t, path, text(lines[1000:2000]))
+	rename(t, path, path+".1")
+	f, now, looks = stepwise(t, s, path)
+	looks()
+	*now = now.Add(2 * vanishWait)
+	looks()
+	write(t, path, text(lines[2000:]))
+	looks()
+	f.wg.Wait()
+	s.want(lines)
+	if skips := s.skips(); len(skips) > 0 {
+		t.Errorf("skips %v, want none", skips)
 	}
 }

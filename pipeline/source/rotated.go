@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -127,9 +128,11 @@ func (f *files) before(p *followed, g *generation) *generation {
 
 // missed takes up the files that came and went between two looks: rotated files that were written since the
 // last look at this path (the clock of a file system ticks in milliseconds: or at that look) and are unread. What is
-// among them and cannot be read is a gap before g.
-func (f *files) missed(path string, g, prev *generation, since time.Time) *generation {
+// among them and cannot be read is a gap before g. So is what may have been deleted meanwhile: nothing proves that the
+// oldest of them came next after the last file that was seen, unless that stands among them, too.
+func (f *files) missed(path string, g, last *generation, since time.Time) *generation {
 	told := map[fileID]bool{}
+	prev, linked := last, last == nil
 	for range maxMoves {
 		moved := false
 		for _, s := range siblings(path) {
@@ -138,6 +141,7 @@ func (f *files) missed(path string, g, prev *generation, since time.Time) *gener
 				continue
 			}
 			hash, ok, err := f.unread(s)
+			linked = linked || s.id == last.id || hash == last.hash && err == nil
 			switch {
 			case isMissing(err): // it was packed or rotated on meanwhile: it has another name
 				moved = true
@@ -151,6 +155,12 @@ func (f *files) missed(path string, g, prev *generation, since time.Time) *gener
 		if !moved {
 			break
 		}
+	}
+	if prev != last && !linked {
+		f.log.Warn("rotated more often than files are kept: lines may be missing", zap.String("path", path))
+		g.pending = append(g.pending, pipeline.Skip{
+			At: g.off, Bytes: pipeline.Unknown, Reason: pipeline.SkipVanished, Lost: true,
+		})
 	}
 	return prev
 }
@@ -256,6 +266,7 @@ func (f *files) catchUp(path string, g *generation) (prev *generation) {
 		if errs[i] = err; err == nil {
 			hashes[i] = hash
 			if id, off, ok := f.earlier(s, hash, g); ok {
+				delete(f.unfound, id)
 				matches[i], newest = match{id, off}, i
 			}
 		}
@@ -265,7 +276,6 @@ func (f *files) catchUp(path string, g *generation) (prev *generation) {
 		known := matches[i].id != ""
 		switch {
 		case known && (!s.packed || i == newest && !resumed):
-			f.matched = true
 			if s.packed || matches[i].off < s.size {
 				prev = f.takeUpFrom(path, s, hashes[i], g, prev, matches[i].id, matches[i].off)
 			}
@@ -391,16 +401,63 @@ func siblingHash(s sibling, l limits) (hash uint64, err error) {
 	return headHash(nuls, head), nil
 }
 
-// missVanished tells once that an input has saved positions and none of their files is there: they were
-// rotated away for good, and what they held at the end is gone.
-func (f *files) missVanished(gens []*generation) {
-	if f.looks > 0 || len(f.known) == 0 || f.matched || len(gens) == 0 {
+// vanishWait is how long a file with a saved position is looked for when something that should be there is not: it may be
+// on a disk that is not mounted yet.
+const vanishWait = time.Minute
+
+// missVanished tells of each file that an earlier run of squall had not read to its end and that is gone with all that
+// could stand for it: it was rotated away for good, and what it held at the end is lost.
+func (f *files) missVanished() {
+	if len(f.unfound) == 0 || f.incomplete() {
 		return
 	}
-	first := slices.MinFunc(gens, func(a, b *generation) int { return cmp.Compare(a.path, b.path) })
-	first.pending = append(first.pending, pipeline.Skip{
-		Bytes: pipeline.Unknown, Reason: pipeline.SkipVanished, Lost: true,
+	gone := slices.Sorted(maps.Keys(f.unfound))
+	clear(f.unfound)
+	if len(gone) == 0 {
+		return
+	}
+	f.log.Warn("files that were not read to their end are gone", zap.Int("files", len(gone)))
+	f.wg.Go(func() { // the road may be full, and looking waits for nothing
+		for _, id := range gone {
+			off, _ := f.positions.Position(id)
+			err := f.emit(&pipeline.Block{
+				Stream: &pipeline.Stream{Input: f.cfg.Name, ID: id, Labels: f.cfg.Labels}, From: off, To: off, Last: true,
+				Skips: []pipeline.Skip{{At: off, Bytes: pipeline.Unknown, Reason: pipeline.SkipVanished, Lost: true}},
+			})
+			if err != nil {
+				f.broken(err)
+				return
+			}
+		}
 	})
+}
+
+// incomplete tells whether more may be found: a path cannot be read, or leads nowhere, or a glob to nothing. Once that
+// has been so for vanishWait, what was rotated away from such a path counts as found: it is read when the path is back.
+func (f *files) incomplete() bool {
+	long := f.rt.Now().Sub(f.seeking) >= vanishWait
+	var missing []string
+	f.mu.Lock()
+	wait := len(f.unmatched) > 0 && !long
+	for path, p := range f.paths {
+		if p.gen == nil {
+			missing = append(missing, path)
+			wait = wait || !long || p.state == "unreadable"
+		}
+	}
+	f.mu.Unlock()
+	if wait {
+		return true
+	}
+	for _, path := range missing {
+		for _, s := range siblings(path) {
+			if hash, err := siblingHash(s, f.limits); err == nil {
+				id, _, _ := f.earlier(s, hash, &generation{})
+				delete(f.unfound, id)
+			}
+		}
+	}
+	return false
 }
 
 // lineStart gives the offset of the last line that is not whole at size.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/squall-sre/squall/pipeline"
 )
 
 // shift rotates as logrotate does: access.log.1 becomes .2 and so on.
@@ -325,7 +327,8 @@ func TestKubeletRotationThroughSymlink(t *testing.T) {
 	}
 }
 
-// A file server forgot an open file: the path is opened anew and read on from where it was.
+// A file server forgot an open file: the path is opened anew and read on from where it was. Where another file is there,
+// the end of the first may be lost.
 func TestStaleHandle(t *testing.T) {
 	path, s := logPath(t), newSpool(t)
 	lines := number(0, 20000)
@@ -335,5 +338,20 @@ func TestStaleHandle(t *testing.T) {
 	f.fail(f.paths[path].gen, fmt.Errorf("read: %w", unix.ESTALE))
 	appendTo(t, path, text(lines[10000:]))
 	looks()
+	f.wg.Wait()
 	s.want(lines)
+	if skips := s.skips(); len(skips) > 0 {
+		t.Errorf("skips %v, want none", skips)
+	}
+	f.fail(f.paths[path].gen, fmt.Errorf("read: %w", unix.ESTALE))
+	keep := opened(t, path) // so that its inode is not given again
+	defer keep.Close()
+	remove(t, path)
+	write(t, path, text(number(20000, 20100)))
+	looks()
+	f.wg.Wait()
+	s.want(append(lines, number(20000, 20100)...))
+	if skips := s.skips(); len(skips) != 1 || skips[0].Reason != pipeline.SkipVanished {
+		t.Errorf("skips %v, want one: the file is gone", skips)
+	}
 }

@@ -111,6 +111,13 @@ func (s *spool) Position(id string) (int64, bool) {
 	return k.to, true
 }
 
+// Ended implements pipeline.Positions.
+func (s *spool) Ended(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams[id] != nil && s.streams[id].last
+}
+
 // Streams implements pipeline.Positions.
 func (s *spool) Streams(input string) (ids []string) {
 	s.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -189,10 +190,28 @@ func (f *files) retire(g *generation, c *cutter, size int64) error {
 	if err := c.finish(append(skips, g.behind(max(size, c.next()))...)...); err != nil {
 		return err
 	}
-	f.forget(g)
-	g.file.Close()
+	if !f.rest(g, max(size, c.next())) {
+		f.forget(g)
+		g.file.Close()
+	}
 	return nil
 }
+
+// rest keeps a generation that has ended, for as long as resting: a server that was told to stop and waits for its last
+// clients writes into the old file until they are gone. A file without a name is let go, since it takes up the disk.
+func (f *files) rest(g *generation, size int64) bool {
+	info, err := g.file.Stat()
+	if err != nil || info.Sys().(*syscall.Stat_t).Nlink == 0 {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	g.busy, g.ahead, g.rests, g.turned = false, true, true, size
+	return true
+}
+
+// resting is how long that is.
+const resting = time.Hour
 
 func (f *files) forget(g *generation) {
 	f.mu.Lock()
@@ -234,14 +253,15 @@ func (f *files) fail(g *generation, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if errors.Is(err, unix.ESTALE) { // a network file system lost it: what its path leads to is opened anew
+		if g.stream != nil {
+			f.stale = append(f.stale, g.stream.ID)
+		}
 		for _, p := range f.paths {
 			if p.gen == g {
 				p.gen, p.last = nil, nil
 			}
 		}
-		delete(f.gens, g)
-		g.ahead = true
-		g.file.Close()
+		f.close(g)
 		return
 	}
 	if g.failed == "" {

@@ -335,6 +335,9 @@ func (l *lineTally) Position(id string) (int64, bool) {
 	return at, ok
 }
 
+// Ended implements pipeline.Positions: no run of these tests goes on with another's.
+func (l *lineTally) Ended(string) bool { return true }
+
 // Streams implements pipeline.Positions.
 func (l *lineTally) Streams(string) (ids []string) {
 	l.mu.Lock()
@@ -448,7 +451,7 @@ func (f *files) rests() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for g := range f.gens {
-		if !g.current || g.lag() > 0 {
+		if !g.current && !g.rests || g.lag() > 0 {
 			return false
 		}
 	}

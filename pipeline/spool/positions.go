@@ -42,6 +42,13 @@ func (p *positions) get(id string) (int64, bool) {
 	return s.stored, true
 }
 
+func (p *positions) ended(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.streams[id]
+	return s != nil && s.last
+}
+
 func (p *positions) list(input string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

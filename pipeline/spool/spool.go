@@ -232,6 +232,9 @@ func (s *Spool) Append(b *pipeline.Batch) error {
 // Position tells up to which offset a stream's lines are on disk.
 func (s *Spool) Position(streamID string) (int64, bool) { return s.positions.get(streamID) }
 
+// Ended tells whether the last batch of a stream was stored.
+func (s *Spool) Ended(streamID string) bool { return s.positions.ended(streamID) }
+
 // Streams lists the streams of an input whose position is known, sorted.
 func (s *Spool) Streams(input string) []string { return s.positions.list(input) }
 
