@@ -109,10 +109,12 @@ func isLog(key string, size int64) bool {
 	return size > 0 && base != "" && !probe
 }
 
-// objectStream is the ID of an object's stream. An object that is written again under its key is another. For
+// objectStream is the ID of an object's stream. Two inputs that reach one object have each its own. An object that is written again under its key is another. For
 // keys without a date it holds the time of delivery, from which a listing goes on after a restart.
-func objectStream(bucket, key, etag string, delivered time.Time) string {
-	b := append([]byte("s3:"), bucket...)
+func objectStream(input, bucket, key, etag string, delivered time.Time) string {
+	b := append([]byte("s3:"), input...)
+	b = append(b, ':')
+	b = append(b, bucket...)
 	b = append(b, '/')
 	b = append(b, key...)
 	b = append(b, '#')

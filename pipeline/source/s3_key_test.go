@@ -72,21 +72,22 @@ func TestIsLog(t *testing.T) {
 }
 
 func TestObjectStream(t *testing.T) {
-	id := objectStream("b", albKey, `"0a1b"`, time.Time{})
-	if id != objectStream("b", albKey, "0a1b", time.Time{}) {
+	id := objectStream("in", "b", albKey, `"0a1b"`, time.Time{})
+	if id != objectStream("in", "b", albKey, "0a1b", time.Time{}) {
 		t.Error("the quotes of an ETag matter")
 	}
-	if id == objectStream("b", albKey, "0a1c", time.Time{}) || id == objectStream("c", albKey, "0a1b", time.Time{}) {
+	if id == objectStream("in", "b", albKey, "0a1c", time.Time{}) || id == objectStream("in", "c", albKey, "0a1b", time.Time{}) ||
+		id == objectStream("other", "b", albKey, "0a1b", time.Time{}) {
 		t.Error("two objects are one stream")
 	}
 	if at, ok := streamTime(id); !ok || at.Format(time.RFC3339) != "2026-11-30T17:05:00Z" {
 		t.Errorf("%s: %s %t", id, at, ok)
 	}
 	delivered := time.Unix(1796058300, 0)
-	if at, ok := streamTime(objectStream("b", "x#y@z.log", "0a", delivered)); !ok || !at.Equal(delivered) {
+	if at, ok := streamTime(objectStream("in", "b", "x#y@z.log", "0a", delivered)); !ok || !at.Equal(delivered) {
 		t.Errorf("%s %t", at, ok)
 	}
-	for _, id := range []string{"", "stdin-0", "fc01-2-0123456789abcdef", "s3:b/x#0"} {
+	for _, id := range []string{"", "stdin-0", "fc01-2-0123456789abcdef", "s3:in:b/x#0"} {
 		if at, ok := streamTime(id); ok {
 			t.Errorf("%q tells the time %s", id, at)
 		}
@@ -100,7 +101,7 @@ func FuzzObjectKey(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key string, sec int64) {
 		since := time.Unix(sec%(1<<38), 0)
 		objectTime(key, since)
-		streamTime(objectStream("b", key, key, since))
+		streamTime(objectStream("in", "b", key, key, since))
 		if skip, ok := skipTo(key, since); ok && skip <= key {
 			t.Errorf("%q: skips back to %q", key, skip)
 		}

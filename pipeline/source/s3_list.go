@@ -123,7 +123,7 @@ func (b *bucket) object(key, etag string, size int64, at time.Time, dated bool) 
 	return &object{
 		key: key, etag: strings.Trim(etag, `"`), size: size, at: at.UnixNano(),
 		stream: &pipeline.Stream{
-			Input: b.cfg.Name, ID: objectStream(b.cfg.Bucket, key, etag, delivered), Path: b.path(key), Labels: b.cfg.Labels,
+			Input: b.cfg.Name, ID: objectStream(b.cfg.Name, b.cfg.Bucket, key, etag, delivered), Path: b.path(key), Labels: b.cfg.Labels,
 		},
 	}
 }
