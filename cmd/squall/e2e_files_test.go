@@ -205,7 +205,7 @@ func TestStoppedWhileLogsRotate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "access.log")
-	write(t, filepath.Join(dir, "squall.yaml"), fileYAML(log, filepath.Join(dir, "spool"), compressed))
+	write(t, filepath.Join(dir, "squall.yaml"), fileYAML(log, filepath.Join(dir, "spool"), ""))
 	writeVisits(t, log, 500, 0o644)
 	squall := runSquall(t, dir, surroundings{})
 	const read = `squall_lines_read_total{source="balancer"}`
