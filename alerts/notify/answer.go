@@ -38,7 +38,7 @@ func judge(status int, wait time.Duration) error {
 			return &waitError{err, wait}
 		}
 		return err
-	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusNotFound,
+	case status >= 300 && status < 400, status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusNotFound,
 		status == http.StatusProxyAuthRequired:
 		return &waitError{fmt.Errorf("answered %d: %w", status, errTurnedAway), turnedAwayWait}
 	}

@@ -251,7 +251,7 @@ func TestRefusedByAWebhookIsCountedAndShouted(t *testing.T) {
 
 // A token that ran out, or a hook that moved, loses no page: it waits, and the log says so each time.
 func TestTurnedAwayWaitsAndShouts(t *testing.T) {
-	for _, status := range []int{401, 403, 404, 407} {
+	for _, status := range []int{302, 401, 403, 404, 407} {
 		synctest.Test(t, func(t *testing.T) {
 			core, logs := zapobserver.New(zap.InfoLevel)
 			r := &recorder{start: time.Now()}
@@ -424,5 +424,36 @@ func TestStopWhileAReceiverHangsKeepsWhatIsOwed(t *testing.T) {
 	back, err := OpenOutbox(t.Context(), disk, nil)
 	if err != nil || len(back.boxes[peers[0].Key].letters) != 1 {
 		t.Errorf("%v: %+v", err, back.boxes)
+	}
+}
+
+// A receiver behind a login page redirects to it, and a GET of that is answered 200: nobody was paged. Where the message
+// goes with the redirect it is followed.
+func TestRedirects(t *testing.T) {
+	for status, followed := range map[int]bool{301: false, 302: false, 303: false, 307: true, 308: true} {
+		var posted, asked atomic.Int64
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch body, _ := io.ReadAll(r.Body); {
+			case r.Method == http.MethodGet:
+				asked.Add(1)
+			case r.URL.Path == "/moved" && len(body) > 0:
+				posted.Add(1)
+			default:
+				http.Redirect(w, r, "/moved", status)
+			}
+		}))
+		for _, config := range []string{"{type: webhook, url: '" + server.URL + "'}", "{type: alertmanager, urls: ['" + server.URL + "']}"} {
+			posted.Store(0)
+			err := build(t, config, Runtime{Now: time.Now})[0].Notifier.Notify(t.Context(), []alerts.Alert{page("A")})
+			switch {
+			case asked.Load() > 0:
+				t.Errorf("%d %s: the message became a GET", status, config)
+			case followed && (err != nil || posted.Load() != 1):
+				t.Errorf("%d %s: %d posts, %v", status, config, posted.Load(), err)
+			case !followed && !errors.Is(err, errTurnedAway):
+				t.Errorf("%d %s: %v, want that it turns squall away", status, config, err)
+			}
+		}
+		server.Close()
 	}
 }

@@ -60,14 +60,27 @@ func newWebhook(decode func(any) error, rt Runtime) ([]Peer, error) {
 }
 
 // newClient opens a connection for each request: a message a minute does not pay for keeping one, and a restarted
-// receiver is found again at once.
+// receiver is found again at once. A redirect is followed where the message goes with it (307, 308). Behind any other
+// there is a login page or a wrong address, and what a GET of that answers is no receipt.
 func newClient(cfg *config.HTTPClientConfig, name string) (*http.Client, error) {
 	if cfg == nil {
 		c := config.DefaultHTTPClientConfig
 		cfg = &c
 	}
-	return config.NewClientFromConfig(*cfg, name, config.WithKeepAlivesDisabled())
+	client, err := config.NewClientFromConfig(*cfg, name, config.WithKeepAlivesDisabled())
+	if err != nil {
+		return nil, err
+	}
+	client.CheckRedirect = func(req *http.Request, via []*http.Request) error {
+		if !cfg.FollowRedirects || req.Method != via[0].Method || len(via) >= maxRedirects {
+			return http.ErrUseLastResponse
+		}
+		return nil
+	}
+	return client, nil
 }
+
+const maxRedirects = 5
 
 // payload is the message of Alertmanager's webhook receiver.
 type payload struct {
