@@ -144,7 +144,7 @@ func (n *alertmanager) send(ctx context.Context, batch []alerts.Alert) error {
 	if !errors.Is(err, alerts.ErrPermanent) {
 		return err
 	}
-	return &refusal{err, refusedOf(first, half) + refusedOf(second, len(batch)-half)}
+	return &refusal{err, append(refusedOf(first, batch[:half]), refusedOf(second, batch[half:])...)}
 }
 
 func (n *alertmanager) post(ctx context.Context, batch []alerts.Alert) error {
@@ -161,7 +161,7 @@ func (n *alertmanager) post(ctx context.Context, batch []alerts.Alert) error {
 		return fmt.Errorf("post %d alerts: %w", len(batch), scrub(err, n.address))
 	case n.seen.status == http.StatusBadRequest && len(batch) == 1:
 		err := fmt.Errorf("alert %s was refused: %w", batch[0].Title(), alerts.ErrPermanent)
-		return &refusal{err, 1}
+		return &refusal{err, []string{identity(&batch[0])}}
 	}
 	return judge(n.seen.status, n.seen.wait)
 }

@@ -79,21 +79,25 @@ func retryAfter(h http.Header) time.Duration {
 // refusal is an error of a batch of which some alerts were refused and the others taken.
 type refusal struct {
 	error
-	alerts int
+	alerts []string // their identities
 }
 
 func (e *refusal) Unwrap() error { return e.error }
 
-// refusedOf is how many alerts of a batch were not taken.
-func refusedOf(err error, batch int) int {
+// refusedOf gives the identities of those alerts of a batch that were not taken.
+func refusedOf(err error, batch []alerts.Alert) []string {
 	if err == nil {
-		return 0
+		return nil
 	}
 	var r *refusal
 	if errors.As(err, &r) && errors.Is(err, alerts.ErrPermanent) {
 		return r.alerts
 	}
-	return batch
+	all := make([]string, len(batch))
+	for i := range batch {
+		all[i] = identity(&batch[i])
+	}
+	return all
 }
 
 // joined is one error of several: permanent only when all are, so that a retry is not left out.

@@ -71,7 +71,7 @@ func NewDispatcher(c Config) *Dispatcher {
 	for _, p := range c.Peers {
 		d.workers = append(d.workers, &worker{
 			Config: c, dispatcher: d, peer: p, metrics: d.metrics, log: d.log.With(zap.String("notifier", p.Name)),
-			wake: make(chan struct{}, 1), sent: map[string]bool{},
+			wake: make(chan struct{}, 1), sent: map[string]bool{}, lacks: map[string]bool{},
 		})
 	}
 	return d
@@ -168,6 +168,7 @@ type worker struct {
 	box    *box
 	active []alerts.Alert
 	sent   map[string]bool // identities that fire and were sent
+	lacks  map[string]bool // of them those that were refused
 	news   bool            // the peer does not know the newest transitions
 
 	failures int // in a row; of the worker's goroutine
@@ -240,6 +241,7 @@ func (w *worker) take(a alerts.Alert) {
 			return
 		}
 		delete(w.sent, key)
+		delete(w.lacks, key)
 		l.until = time.Now().Add(resolvedFor)
 	}
 	if len(w.box.letters) >= w.Queue {
@@ -260,7 +262,7 @@ func (w *worker) owed() int {
 	}
 	if w.states() {
 		for i := range w.active {
-			if !w.sent[identity(&w.active[i])] {
+			if id := identity(&w.active[i]); !w.sent[id] || w.lacks[id] {
 				n++
 			}
 		}
@@ -296,13 +298,16 @@ func (w *worker) run(ctx context.Context) {
 
 // attempt sends what is due and returns when to come again without news, 0 for never.
 func (w *worker) attempt(ctx context.Context) time.Duration {
-	resend := w.peer.Notifier.Resend()
 	var err error
-	again := false
+	next := time.Duration(0)
 	if w.states() {
-		again, err = w.sendState(ctx)
+		var again bool
+		if again, err = w.sendState(ctx); again {
+			next = w.peer.Notifier.Resend()
+		}
 	} else {
 		err = w.sendQueue(ctx)
+		next = w.rests()
 	}
 	w.report(err)
 	w.Outbox.mu.Lock()
@@ -313,15 +318,13 @@ func (w *worker) attempt(ctx context.Context) time.Duration {
 		return max(min(time.Second<<min(w.failures-1, 16), w.MaxBackoff), askedToWait(err))
 	}
 	w.failures = 0
-	if again {
-		return resend
-	}
-	return 0
+	return next
 }
 
 // sendQueue sends each transition by itself and in order, so that none is sent twice because the next one failed.
 // After a failure a firing one is told with the newest evidence. Each is on disk before it leaves, and off it before
-// the next one does.
+// the next one does. What is refused holds nothing up and is tried again: more often than the alert it is the receiver
+// that is set up wrongly, and somebody mends it.
 func (w *worker) sendQueue(ctx context.Context) error {
 	var refused error
 	for {
@@ -336,38 +339,84 @@ func (w *worker) sendQueue(ctx context.Context) error {
 		}
 		if err != nil {
 			refused = err
+			if w.rest(&a) {
+				w.log.Error("an alert was refused: it is tried again", zap.String("alert", a.Title()), zap.Error(err))
+				continue
+			}
 			w.metrics.dropped.WithLabelValues(w.peer.Name, droppedRefused).Inc()
-			w.log.Error("an alert was refused and is not told", zap.String("alert", a.Title()), zap.Error(err))
+			w.log.Error("an alert was refused for an hour and is not told", zap.String("alert", a.Title()), zap.Error(err))
 		}
 		w.strike(&a)
 		w.save(ctx)
 	}
 }
 
+// A refused alert is tried again after one minute, two, four …, maxRest at most, and given up at the last of maxRefusals.
+const (
+	firstRest   = time.Minute
+	maxRest     = 10 * time.Minute
+	maxRefusals = 9 // within 55 minutes
+)
+
+// rest lays what was refused aside for a while; false when it was refused often enough.
+func (w *worker) rest(a *alerts.Alert) bool {
+	w.Outbox.mu.Lock()
+	defer w.Outbox.mu.Unlock()
+	for i := range w.box.letters {
+		if l := &w.box.letters[i]; l.same(a) {
+			l.refusals++
+			l.rest = time.Now().Add(min(firstRest<<(l.refusals-1), maxRest))
+			return l.refusals < maxRefusals
+		}
+	}
+	return true
+}
+
+// rests is how long until the first of what was laid aside is due, 0 when nothing is.
+func (w *worker) rests() (next time.Duration) {
+	w.Outbox.mu.Lock()
+	defer w.Outbox.mu.Unlock()
+	for i := range w.box.letters {
+		if l := &w.box.letters[i]; !l.rest.IsZero() {
+			if wait := max(time.Until(l.rest), time.Millisecond); next == 0 || wait < next {
+				next = wait
+			}
+		}
+	}
+	return next
+}
+
 // save stores what is owed. It tells itself of a failure: a page does not wait for a disk that does not answer.
 func (w *worker) save(ctx context.Context) { _ = w.Outbox.save(context.WithoutCancel(ctx), false) }
 
-// strike takes out what was told. The queue may have lost its head to a newer transition meanwhile.
+// strike takes out what was told. The queue may have lost it to a newer transition meanwhile.
 func (w *worker) strike(a *alerts.Alert) {
 	o := w.Outbox
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(w.box.letters) > 0 && w.box.letters[0].same(a) {
-		w.box.letters = slices.Delete(w.box.letters, 0, 1)
+	if i := slices.IndexFunc(w.box.letters, func(l letter) bool { return l.same(a) }); i >= 0 {
+		w.box.letters = slices.Delete(w.box.letters, i, i+1)
 		o.changes++
 	}
 	w.dispatcher.gauges()
 }
 
+// head gives the oldest transition that is due. One of an alert of which an older one rests comes after that.
 func (w *worker) head() (alerts.Alert, bool) {
 	w.Outbox.mu.Lock()
 	defer w.Outbox.mu.Unlock()
-	if len(w.box.letters) == 0 {
+	resting := map[string]bool{}
+	i := slices.IndexFunc(w.box.letters, func(l letter) bool {
+		id := identity(&l.Alert)
+		resting[id] = resting[id] || !l.rest.IsZero() && time.Now().Before(l.rest)
+		return !resting[id]
+	})
+	if i < 0 {
 		w.news = false
 		return alerts.Alert{}, false
 	}
-	l := &w.box.letters[0]
-	if w.failures > 0 {
+	l := &w.box.letters[i]
+	if w.failures > 0 || l.refusals > 0 {
 		for i := range w.active {
 			if l.same(&w.active[i]) {
 				return w.active[i], true
@@ -390,6 +439,10 @@ func (w *worker) sendState(ctx context.Context) (again bool, err error) {
 	if err != nil && !errors.Is(err, alerts.ErrPermanent) {
 		w.news = true
 		return true, err
+	}
+	clear(w.lacks)
+	for _, id := range refusedOf(err, batch) {
+		w.lacks[id] = true
 	}
 	for i := range batch {
 		if batch[i].State == alerts.Firing {
@@ -438,7 +491,7 @@ func (w *worker) notify(ctx context.Context, batch []alerts.Alert) error {
 	taken := len(batch)
 	if err != nil {
 		w.metrics.failed.WithLabelValues(w.peer.Name, reason(err)).Inc()
-		if taken -= refusedOf(err, len(batch)); taken <= 0 {
+		if taken -= len(refusedOf(err, batch)); taken <= 0 {
 			return err
 		}
 	}

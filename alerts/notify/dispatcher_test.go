@@ -212,17 +212,32 @@ func TestTransitionsAreQueued(t *testing.T) {
 	})
 }
 
-// What is refused for good does not hold up the next.
+// What is refused does not hold up the next. It is tried again for an hour, less and less often.
 func TestRefusedIsPassedOver(t *testing.T) {
 	inBubble(t, 0, func(r *recorder, d *Dispatcher, _ func()) {
 		r.set(fmt.Errorf("answered 400: %w", alerts.ErrPermanent), false)
 		a, b := page("A"), page("B")
 		d.Update(time.Now().UnixNano(), []alerts.Alert{a, b}, []alerts.Alert{a, b})
 		expect(t, r.take(), "0s A:firing failed", "0s B:firing failed")
-		wait(time.Hour)
-		expect(t, r.take(), "")
-		if n := testutil.ToFloat64(d.workers[0].metrics.failed.WithLabelValues("r", reasonRefused)); n != 2 {
-			t.Fatalf("%v refused", n)
+		wait(4 * time.Minute)
+		expect(t, r.take(), "1m0s A:firing failed", "1m0s B:firing failed", "3m0s A:firing failed", "3m0s B:firing failed")
+		r.set(nil, false)
+		c := page("C")
+		d.Update(time.Now().UnixNano(), []alerts.Alert{a, b, c}, []alerts.Alert{c})
+		wait(time.Second)
+		expect(t, r.take(), "4m0s C:firing")
+		d.Update(time.Now().UnixNano(), []alerts.Alert{b, c}, []alerts.Alert{resolved(a)})
+		wait(10 * time.Minute)
+		expect(t, r.take(), "7m0s A:firing", "7m0s B:firing", "7m0s A:resolved")
+		r.set(fmt.Errorf("answered 400: %w", alerts.ErrPermanent), false)
+		e := page("E")
+		d.Update(time.Now().UnixNano(), []alerts.Alert{b, c, e}, []alerts.Alert{e})
+		wait(3 * time.Hour)
+		if n := r.lines(); n != maxRefusals {
+			t.Errorf("tried %d times, want %d", n, maxRefusals)
+		}
+		if n := testutil.ToFloat64(d.workers[0].metrics.dropped.WithLabelValues("r", droppedRefused)); n != 1 {
+			t.Errorf("%v dropped", n)
 		}
 	})
 }

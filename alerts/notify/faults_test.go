@@ -194,6 +194,9 @@ func TestNineOfTenAreSentAndTheTenthIsShouted(t *testing.T) {
 	poll(t, "the nine", func() bool { return len(am.alerts()) == 9 })
 	poll(t, "the count", func() bool { return testutil.ToFloat64(d.metrics.sent.WithLabelValues("alertmanager/"+am.addr)) == 9 })
 	poll(t, "the shout", func() bool { return logs.FilterMessage("alerts were refused").Len() == 1 })
+	if n := testutil.ToFloat64(d.metrics.undelivered.WithLabelValues("alertmanager")); n != 1 {
+		t.Errorf("%v are shown as undelivered, want the tenth", n)
+	}
 }
 
 // The host's clock steps an hour while an alert fires: Alertmanager is never told an end in its past, which would end
@@ -221,7 +224,7 @@ func TestEndsAtStaysSaneWhenTheClockSteps(t *testing.T) {
 	}
 }
 
-// What is refused for good is told once in the log, counted, and does not come again; what may be taken later does.
+// What is refused is told in the log and counted, and waits.
 func TestRefusedByAWebhookIsCountedAndShouted(t *testing.T) {
 	for _, status := range []int{400, 410, 413, 422} {
 		r := newReceiver(t)
@@ -232,8 +235,9 @@ func TestRefusedByAWebhookIsCountedAndShouted(t *testing.T) {
 		a := page("A")
 		d.Update(a.At, []alerts.Alert{a}, []alerts.Alert{a})
 		poll(t, "the refusal", func() bool {
-			return testutil.ToFloat64(d.metrics.dropped.WithLabelValues("webhook", droppedRefused)) == 1
+			return testutil.ToFloat64(d.metrics.failed.WithLabelValues("webhook", reasonRefused)) == 1
 		})
+		poll(t, "what is owed", func() bool { return testutil.ToFloat64(d.metrics.undelivered.WithLabelValues("webhook")) == 1 })
 		stop()
 		if n := len(r.messages()); n != 1 || testutil.ToFloat64(d.metrics.failed.WithLabelValues("webhook", reasonRefused)) != 1 {
 			t.Errorf("%d: sent %d times", status, n)

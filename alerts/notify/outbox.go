@@ -85,6 +85,9 @@ type letter struct {
 	Alert alerts.Alert
 	Told  bool
 	until time.Time // on the monotonic clock; zero: counted from when the outbox was read
+
+	refusals int       // how often it was refused
+	rest     time.Time // on the monotonic clock: not tried again before
 }
 
 // same tells whether both are the same transition.
