@@ -31,6 +31,8 @@ type judge struct {
 	sources map[string]int // assembler's number of each input
 	inputs  map[string]punctuality
 	behind  map[string]map[string]int64 // by input and stream of which more lies unread: the newest line so far, ns
+	loose   map[string]int              // assembler's number of what of an input is not believed
+	trust   trust                       // of the work at hand
 	gaps    map[string]int64            // when an input last lost lines, in event time
 	closed  int64                       // ns: the end of the last pane that was evaluated
 	total   tally
@@ -138,8 +140,16 @@ func (j *judge) source(input string, lateness time.Duration) int {
 // feed counts the items of the work in their panes.
 func (j *judge) feed(w *pipeline.Work) {
 	src := j.sources[w.Input]
+	if j.trust.astray {
+		src = j.looseSource(w.Input)
+	}
 	for i := range w.Items {
 		it := &w.Items[i]
+		if it.Time > j.trust.ceiling {
+			it.Late = true
+			j.panes.Refuse(1)
+			continue
+		}
 		switch it.Kind {
 		case pipeline.IsRecord:
 			if it.Record.End == 0 {
@@ -155,6 +165,25 @@ func (j *judge) feed(w *pipeline.Work) {
 				}
 			}
 		}
+	}
+}
+
+// looseSource is where the lines of an input are counted whose times are not believed.
+func (j *judge) looseSource(input string) int {
+	n, known := j.loose[input]
+	if !known {
+		n = j.panes.Source(input, 0)
+		j.panes.Loosen(n)
+		j.loose[input] = n
+	}
+	return n
+}
+
+// done tells that an input has come to its end.
+func (j *judge) done(input string) {
+	j.panes.Done(j.sources[input])
+	if n, known := j.loose[input]; known {
+		j.panes.Done(n)
 	}
 }
 
@@ -349,6 +378,7 @@ func (j *judge) settle() {
 // snapshot is what a judge must remember over a restart; it is kept in the spool.
 type snapshot struct {
 	Version int
+	Closed  int64 // ns: event time
 	Engine  []byte
 	Alerts  []byte
 	Gaps    map[string]int64
@@ -359,7 +389,7 @@ const snapshotVersion = 1
 func (j *judge) snapshot() (snapshot, error) {
 	engine, err := j.engine.Snapshot()
 	state, err2 := j.manager.Snapshot()
-	return snapshot{snapshotVersion, engine, state, maps.Clone(j.gaps)}, errors.Join(err, err2)
+	return snapshot{snapshotVersion, j.closed, engine, state, maps.Clone(j.gaps)}, errors.Join(err, err2)
 }
 
 // restore sets a new judge to a snapshot. It returns from when the lines have to be read again, in ns.

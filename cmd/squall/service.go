@@ -56,6 +56,8 @@ type service struct {
 	saved    int64 // ns of event time: the last snapshot
 	lateness lateWatch
 	fits     fitWatch
+	clocks   clockWatch
+	began    time.Time // the reading
 	arrived  time.Time
 	mark     int64 // ns: the watermark when it last moved, at arrived
 }
@@ -243,6 +245,7 @@ func (d *service) report(part string, err error) {
 func (d *service) read(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	d.began = time.Now()
 	var sources sync.WaitGroup
 	errs := make([]error, len(d.inputs))
 	for i, in := range d.inputs {
@@ -299,11 +302,11 @@ func (d *service) loop() {
 			if !more {
 				return
 			}
-			d.arrive(w)
+			d.arrive(w, time.Now())
 			d.judge.take(w)
 			d.moved()
 		case name := <-d.ended:
-			d.judge.panes.Done(d.judge.sources[name])
+			d.judge.done(name)
 			d.judge.settle()
 		case now := <-clock.C:
 			d.rest(now)
@@ -312,12 +315,16 @@ func (d *service) loop() {
 	}
 }
 
-func (d *service) arrive(w *pipeline.Work) {
+// arrive notes that an input is at work. One whose times are not believed counts as resting.
+func (d *service) arrive(w *pipeline.Work, now time.Time) {
 	i := slices.IndexFunc(d.inputs, func(in *inputRoad) bool { return in.name == w.Input })
 	in := d.inputs[i]
-	in.last, in.idle = time.Now(), false
+	d.judge.trust = d.clocks.see(w, in.lateness, now, now.Sub(d.began))
+	if !d.judge.trust.astray {
+		in.last, in.idle = now, false
+	}
 	if w.Behind {
-		in.behind[w.Batch.Stream.ID] = in.last
+		in.behind[w.Batch.Stream.ID] = now
 	} else {
 		delete(in.behind, w.Batch.Stream.ID)
 	}
@@ -361,6 +368,7 @@ func (d *service) rest(now time.Time) {
 	d.judge.settle()
 	d.lateness.look(now, d.judge.inputs, d.log)
 	d.fits.look(now, d.inputs, d.log)
+	d.clocks.look(now, d.log)
 }
 
 // lateWatch tells of which inputs lines come too late to be detected: their clock went back, or their order is not
@@ -529,6 +537,9 @@ func (d *service) restoreState(ctx context.Context) (from int64, found bool, err
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&state); err != nil {
 		return 0, false, err
 	}
+	if limit := time.Now().Add(neverAhead); state.Closed > limit.UnixNano() {
+		return 0, false, fmt.Errorf("its time is %s, and now is %s: a log's clock was wrong", formatTime(state.Closed), formatTime(limit.Add(-neverAhead).UnixNano()))
+	}
 	from, err = d.judge.restore(state)
 	return from, err == nil, err
 }
@@ -545,6 +556,7 @@ func (d *service) resume() {
 // reread takes the stored lines since an event time down their roads again, into the panes and no further.
 func (d *service) reread(ctx context.Context, from int64) error {
 	roads := map[string]*pipeline.Road{}
+	d.judge.trust.ceiling = time.Now().Add(neverAhead).UnixNano()
 	for _, in := range d.inputs {
 		cfg := in.config
 		cfg.Redactor = nil

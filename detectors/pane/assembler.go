@@ -195,6 +195,16 @@ func (a *Assembler) Reuse(src int, name string, lateness time.Duration) {
 	a.settle()
 }
 
+// Loosen tells that the times of a source are not believed: its lines are counted where they say, and hold and move
+// nothing.
+func (a *Assembler) Loosen(src int) {
+	a.marks.clocks[src].loose = true
+	a.settle()
+}
+
+// Refuse counts n lines that cannot be counted where they say they belong as late.
+func (a *Assembler) Refuse(n uint64) { a.pending.Late += n }
+
 // Advance moves the watermark to t, in ns, if no source holds it: live, with all sources idle, t is the wall
 // time less what lines may still be on their way. Until some line has told a time there is nothing to move.
 func (a *Assembler) Advance(t int64) {

@@ -16,6 +16,7 @@ type clock struct {
 	hold     int64 // ns: from where lines of the source lie unread; never for none
 	idle     bool
 	done     bool
+	loose    bool
 	ahead    [confirm]int64 // ascending: times of consecutive lines too far over newest
 	waiting  int            // how many of ahead are set
 }
@@ -71,7 +72,7 @@ func (w *watermark) settle() {
 	least := int64(math.MaxInt64)
 	for i := range w.clocks {
 		c := &w.clocks[i]
-		if c.idle || c.done {
+		if c.idle || c.done || c.loose {
 			continue
 		}
 		if p := c.promise(); p < least || w.holder < 0 {
