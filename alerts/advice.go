@@ -13,6 +13,7 @@ import (
 
 // The layers, from the client to the origin.
 const (
+	layerEdge        = "edge"
 	layerWAF         = "waf"
 	layerNginx       = "nginx"
 	layerCDN         = "cdn"
@@ -59,25 +60,6 @@ func (f *facts) advice() []Advice {
 	return nil
 }
 
-// beside moves what is in place behind the others and says that it is.
-func (f *facts) beside(options []option) []Advice {
-	var first, placed []Advice
-	for _, o := range options {
-		if c := f.control(o.controls...); c != "" {
-			o.Text = c + " is in place and these requests came all the same: check that it covers them. It was to: " + o.Text
-			placed = append(placed, o.Advice)
-			continue
-		}
-		first = append(first, o.Advice)
-	}
-	out := slices.Concat(first, placed)
-	if len(out) > 0 && len(f.controls) > 0 {
-		controls := slices.Sorted(slices.Values(f.controls))
-		out[0].Text += " (in place already: " + cut(strings.Join(controls, ", "), maxText) + ")"
-	}
-	return out
-}
-
 func answered(f *facts) bool {
 	r := f.head.ReachedUpstreamRatio
 	return r.Known() && r.Get() < reachedAtAll
@@ -96,15 +78,23 @@ func adviseHead(f *facts) []option {
 	)
 	verify := "curl -I and curl -sD- -o /dev/null must show the same status and headers on " + routeOf(f) +
 		"; then reached_upstream_ratio of the next storm must be near 0"
-	routes := routesOf(e)
+	repair, routes, done := f.repair(e, "HEAD", routesOf(e))
+	if done {
+		return []option{{repair(why, verify), nil}}
+	}
+	why = sentence(why, f.small(e))
 	waf := Advice{Layer: layerWAF, Verify: verify, Snippet: wafHead(routes...),
 		Text: "answer HEAD by method and path, whatever its address and agent; answers must look identical to nginx's and the application's. " + why}
 	nginx := Advice{Layer: layerNginx, Verify: verify, Snippet: nginxHead(routes...),
 		Text: "where there is no such layer, answer HEAD in nginx before PHP exists; answers must look identical. " + why}
-	return []option{
+	options := []option{
 		{waf, []string{"waf_head_rule", "head_rule", "edge_head_rule"}},
 		{nginx, []string{"nginx_head", "nginx_head_rule"}},
 	}
+	if repair != nil {
+		options = slices.Insert(options, 0, option{repair(why, verify), nil})
+	}
+	return options
 }
 
 func known(ok bool, text func() string) string {
@@ -134,13 +124,22 @@ func adviseThrottle(f *facts) []option {
 			"slow the search bot by its own means, robots.txt (Crawl-delay) or the crawl rate in its operator's console (Google Search Console), and answer it no 429 or 5xx for long: that costs the site its place in the index. It makes %s requests a minute; whether it is who it says a reverse look-up of its addresses tells",
 			short(e.RequestsPerMinute.Get())), Verify: "the bot's requests must fall within a day, and its pages stay in the index"}, nil}}
 	}
+	verify := "the agent's requests are answered 429 above the limit, and no other agent's are"
+	repair, _, done := f.repair(e, "", nil)
+	if done {
+		return []option{{repair(fmt.Sprintf("%s requests a minute of one agent", short(e.RequestsPerMinute.Get())), verify), nil}}
+	}
 	text := fmt.Sprintf("throttle by User-Agent, with 429 and Retry-After, as long as the storm keeps to one agent: this one makes %s requests a minute",
 		short(e.RequestsPerMinute.Get()))
 	if e.BaselinePerMinute.Get() > 0 {
 		text += fmt.Sprintf("; the busiest agent that people use is known to make %s", short(e.BaselinePerMinute.Get()))
 	}
-	return []option{{Advice{Layer: layerNginx, Text: sentence(text, perAddress(e)), Snippet: nginxThrottle(e.BaselinePerMinute.Get()),
-		Verify: "the agent's requests are answered 429 above the limit, and no other agent's are"}, []string{"agent_throttle", "ua_throttle"}}}
+	options := []option{{Advice{Layer: layerNginx, Text: sentence(text, perAddress(e), f.small(e)), Snippet: nginxThrottle(e.BaselinePerMinute.Get()),
+		Verify: verify}, []string{"agent_throttle", "ua_throttle"}}}
+	if repair != nil {
+		options = slices.Insert(options, 0, option{repair("", verify), nil})
+	}
+	return options
 }
 
 // nginxThrottle limits each User-Agent to a margin over the most that people are known to make a minute.
@@ -234,7 +233,7 @@ func adviseCache(f *facts) []option {
 			f.class, short(factor), percent(1-1/factor), percent(f.class.share)),
 		Snippet: "Cache-Control: public, max-age=60, stale-while-revalidate=600",
 		Verify:  "the cache status of a second request must be HIT, and worker_seconds_share of the route fall",
-	}, []string{"edge_cache", "stale_while_revalidate"}}}
+	}, f.covering("edge_cache", "stale_while_revalidate")}}
 }
 
 func adviseCostly(f *facts) []option {
@@ -251,7 +250,7 @@ func adviseCostly(f *facts) []option {
 			Snippet: "limit_conn_zone $server_name zone=costly:1m;\n" +
 				"location ~ " + pattern + " {\n    limit_conn costly 10;   # under half of the pool\n    # what the location has now\n}",
 			Verify: "busy workers must stay below the pool while the route is slow",
-		}, []string{"route_concurrency_limit"}})
+		}, f.covering("route_concurrency_limit")})
 	}
 	return options
 }

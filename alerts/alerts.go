@@ -62,14 +62,17 @@ type Advice struct {
 // An Alert is one condition from its onset to its end. Labels are its identity and never change; everything
 // else is evidence. Strings from log lines are raw: a Notifier escapes them for its medium.
 type Alert struct {
-	Name        string
-	State       State
-	Suppressed  string // who holds it back, or did until its end; "": it was told
-	Severity    Severity
-	Labels      detectors.Labels // without alertname and severity
-	StartsAt    int64            // ns: the onset in event time
-	EndsAt      int64            // ns: 0 while firing
-	At          int64            // ns: the event time of this transition or of the last evaluation
+	Name       string
+	State      State
+	Suppressed string // who holds it back, or did until its end; "": it was told
+	Severity   Severity
+	Labels     detectors.Labels // without alertname and severity
+	// StartsAt (ns) is the beginning of the first pane from which the rule's condition held without a break. That is when
+	// what it asks for was there together, not when the first of it came, and before At by `for` and by what a detector
+	// needs to see.
+	StartsAt    int64
+	EndsAt      int64 // ns: 0 while firing
+	At          int64 // ns: the event time of this transition or of the last evaluation
 	Value       float64
 	Threshold   float64
 	Detectors   []string // that took part, sorted

@@ -3,11 +3,13 @@ package alerts
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
 // A Campaign is an entry of the calendar: mail that was sent, whose links scanners fetch before people do. It holds no
-// alert back: for a while it makes an info of the warning of a storm that hurts nobody, and tells causes of the send.
+// alert back: for a while it makes an info of the warning of a storm, as long as nobody is hurt, and tells causes of the
+// send.
 type Campaign struct {
 	Name  string        `yaml:"name"`
 	At    time.Time     `yaml:"at"`
@@ -42,8 +44,14 @@ func (c *Campaign) expected(site string, at int64, early int64) bool {
 	return at >= sent-early && at < sent+int64(c.For) && (len(c.Sites) == 0 || slices.Contains(c.Sites, site))
 }
 
-// foretold lowers the warning of an expected storm: of a rule that reads nothing but what scanners do.
-func (m *Manager) foretold(t *tracked, s Severity) Severity {
+// foretold lowers the warning of an expected storm: of a rule that reads nothing but what scanners do, and only while
+// neither clients nor workers suffer.
+func (m *Manager) foretold(t *tracked, g *group, s Severity) Severity {
+	for _, name := range hurts {
+		if d := g.found[name]; d != nil && d.Active {
+			return s
+		}
+	}
 	if s != Warning || slices.ContainsFunc(t.rule.reads, func(name string) bool { return !slices.Contains(prefetch, name) }) {
 		return s
 	}
@@ -56,15 +64,21 @@ func (m *Manager) foretold(t *tracked, s Severity) Severity {
 }
 
 // sent adds to a cause that a campaign was sent, or that of those in the calendar none was. Of a storm only: what else
-// is slow has nothing to do with links.
-func (m *Manager) sent(t *tracked, c Cause) Cause {
+// is slow has nothing to do with links. Without a calendar nobody knows, which is said of what looks like scanners.
+func (m *Manager) sent(t *tracked, f *facts, c Cause) Cause {
 	onset := int64(0)
 	for _, name := range prefetch {
 		if d := t.history.Seen[name]; d != nil && d.Onset > 0 && (onset == 0 || d.Onset < onset) {
 			onset = d.Onset
 		}
 	}
-	if onset == 0 || len(m.campaigns) == 0 {
+	switch {
+	case onset == 0:
+		return c
+	case len(m.campaigns) == 0:
+		if f.head != nil && scanners(f) != "" && strings.Contains(c.Text, scanners(f)) {
+			c.Text += "; no send time is known: there is no calendar of mail (campaigns)"
+		}
 		return c
 	}
 	var last *Campaign
@@ -75,7 +89,7 @@ func (m *Manager) sent(t *tracked, c Cause) Cause {
 		}
 	}
 	if last == nil {
-		c.Missing = append(slices.Clip(c.Missing), "a send time: no campaign of the calendar fits the storm's beginning")
+		c.Text += "; no campaign of the calendar was sent when the storm began"
 		return c
 	}
 	at := last.At.UnixNano()

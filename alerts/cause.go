@@ -31,6 +31,7 @@ var causeRules = []struct {
 		return f.head != nil && f.head.ReachedUpstreamRatio.Known() && f.head.ReachedUpstreamRatio.Get() == 0 && !f.hurting
 	}, answeredCause},
 	{"head storm", func(f *facts) bool { return f.head != nil && !contradicted(f) }, headCause},
+	{"flood that hurts nobody", func(f *facts) bool { return f.flood != nil && f.alert.reads("agent_flood") && !f.hurting }, floodCause},
 	{"self loop beside", func(f *facts) bool { return f.self != nil && f.hurting }, selfCause},
 	{"one class", func(f *facts) bool { return f.class.share > broadShare }, classCause},
 	{"nothing stands out", func(*facts) bool { return true }, undeterminedCause},
@@ -92,6 +93,18 @@ func headCause(f *facts) Cause {
 		missing = append(missing, "a share of the worker-seconds of at least "+percent(pinShare)+": others take part")
 	}
 	return Cause{Probable, fmt.Sprintf("HEAD requests on %s came while clients were hurt: %s%s", routeOf(f), numbers, scanners(f)), missing}
+}
+
+// floodCause: what one agent makes the log states. While no client waits or leaves there is nothing to explain.
+func floodCause(f *facts) Cause {
+	e := f.flood
+	usual := ""
+	if e.BaselinePerMinute.Get() > 0 {
+		usual = fmt.Sprintf("the busiest agent that people use is known to make %s", short(e.BaselinePerMinute.Get()))
+	}
+	return Cause{Proven, fmt.Sprintf("a flood of one agent at %s requests a minute%s; no client is hurt", short(e.RequestsPerMinute.Get()),
+		known(e.DistinctClients.Known(), func() string { return from(e) })) +
+		known(usual != "", func() string { return ": " + usual }), nil}
 }
 
 // scanners says what many addresses with few requests each look like. Whose they are no log tells.
@@ -171,7 +184,7 @@ func selfCause(f *facts) Cause {
 	}
 	if behindNAT(e) {
 		c.Verdict = Probable
-		c.Missing = append(c.Missing, "whether people share these addresses (then they belong into allowed)")
+		c.Missing = append(c.Missing, sharedNAT)
 	}
 	if !f.alert.reads("self_loop") {
 		c.Verdict = Probable
@@ -180,9 +193,10 @@ func selfCause(f *facts) Cause {
 	return c
 }
 
-// behindNAT tells that own addresses look like those of many people.
+// behindNAT tells that own addresses look like those of people: browsers of several makes. A program that calls its own
+// site has one agent or none.
 func behindNAT(e *detectors.Evidence) bool {
-	return e.DistinctAgents.Get() >= 10 && e.BrowserShare.Get() >= 0.5
+	return e.DistinctAgents.Get() >= 3 && e.BrowserShare.Get() >= 0.5
 }
 
 // restartCause names how the containers ended; why their probes failed is another question, which the events do

@@ -63,10 +63,7 @@ func AdviseClass(s *detectors.Span, class detectors.Class) ClassAdvice {
 	e := &c.Evidence
 	f := &facts{
 		alert: &Alert{}, head: e, flood: e, self: e, sat: e, stampede: e,
-		class: c.costs(),
-	}
-	for _, control := range s.Controls {
-		f.controls = append(f.controls, control.Name)
+		class: c.costs(), controls: s.Controls,
 	}
 	for _, r := range classRules {
 		if !r.match(c) {
@@ -166,7 +163,7 @@ func adviseStatic(f *facts) []option {
 		Text:    fmt.Sprintf("answer static files at the edge or from nginx's disk, never by the application: they hold %s of the worker-seconds", percent(f.class.share)),
 		Snippet: staticSnippet,
 		Verify:  "their lines must have no upstream",
-	}, []string{"edge_cache"}}}
+	}, f.covering("edge_cache")}}
 }
 
 func adviseMissing(f *facts) []option {
@@ -177,7 +174,7 @@ func adviseMissing(f *facts) []option {
 			f.class, short(factor), percent(1-1/math.Max(factor, 1))),
 		Snippet: "proxy_cache_valid 404 410 5m;   # fastcgi_cache_valid where PHP is behind nginx itself; the CDN: error caching TTL",
 		Verify:  "the cache status of a second request must be HIT",
-	}, []string{"edge_cache"}}}
+	}, f.covering("edge_cache")}}
 }
 
 // Number writes a number for people: three significant digits below 1,000 and whole above, with separators.

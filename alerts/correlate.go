@@ -18,10 +18,18 @@ import (
 // dependency, nodes or namespaces, or address ranges, or where one is known to lead to the other; the same time alone
 // joins nothing, and why two incidents of one time stay two is told.
 type Incident struct {
-	ID       string   // when and where it began: equal input gives equal IDs
-	StartsAt int64    // ns: the onset of its first detection
+	ID       string   // when and where it began: equal input gives equal IDs; it stays, whatever joins later
+	StartsAt int64    // ns: the onset of its first detection, which may come to light after the ID was given
 	Members  []Member // what leads before what it leads to, then by onset
+	Merged   []Merged // other incidents that turned out to be this one, the first first
 	Apart    []Apart
+}
+
+// Merged is an incident that was told under an ID of its own until something showed that it is a part of another.
+type Merged struct {
+	ID      string `json:"id"`
+	At      int64  `json:"at"` // ns: the end of the pane that showed it
+	Because string `json:"because"`
 }
 
 // A Member is one detection of an incident.
@@ -80,6 +88,7 @@ const (
 	sharedRanges  = 0.5                    // of the lighter side's requests from the other's address ranges
 	maxCorrelated = 256                    // detections that are held against each other
 	maxApart      = 5                      // refusals that one incident tells
+	maxMerged     = 20                     // merged incidents that one tells
 )
 
 // A correlator holds the detections of the last minutes and sorts them into incidents.
@@ -87,6 +96,7 @@ type correlator struct {
 	site      func(string) Site
 	nodes     map[string]*node // by detectionKey
 	incidents map[string]*open // by ID
+	at        int64            // ns: the end of the newest pane
 	dropped   prometheus.Counter
 }
 
@@ -101,9 +111,11 @@ type node struct {
 
 // open is an incident that may still grow.
 type open struct {
-	id    string
-	start int64
-	apart map[string]string // by the other's ID: why they were not merged
+	id     string
+	opened int64 // ns: the end of the pane from which it is told
+	start  int64
+	merged []Merged
+	apart  map[string]string // by the other's ID: why they were not merged
 }
 
 func newCorrelator(site func(string) Site, dropped prometheus.Counter) *correlator {
@@ -112,6 +124,7 @@ func newCorrelator(site func(string) Site, dropped prometheus.Counter) *correlat
 
 // observe takes what is active in the pane that ends at an event time (ns) and what was over in it.
 func (c *correlator) observe(at int64, actives, ended []detectors.Detection) {
+	c.at = at
 	for _, list := range [][]detectors.Detection{actives, ended} {
 		for i := range list {
 			c.see(at, &list[i])
@@ -153,7 +166,7 @@ func (c *correlator) begin(n *node) string {
 	for again := 2; c.incidents[id] != nil; again++ {
 		id = fmt.Sprintf("%s-%d", first, again)
 	}
-	c.incidents[id] = &open{id: id, start: n.d.Onset, apart: map[string]string{}}
+	c.incidents[id] = &open{id: id, opened: c.at, start: n.d.Onset, apart: map[string]string{}}
 	return id
 }
 
@@ -215,7 +228,7 @@ func (c *correlator) refuse(a, b *node) {
 	}
 }
 
-// mergeOne joins two related incidents, the later into the earlier.
+// mergeOne joins two related incidents.
 func (c *correlator) mergeOne() bool {
 	list := c.ordered()
 	for i, a := range list {
@@ -224,7 +237,7 @@ func (c *correlator) mergeOne() bool {
 				continue
 			}
 			if because, _ := c.relation(a, b); because != "" {
-				c.merge(a.incident, b.incident)
+				c.merge(a.incident, b.incident, because)
 				return true
 			}
 		}
@@ -232,9 +245,11 @@ func (c *correlator) mergeOne() bool {
 	return false
 }
 
-func (c *correlator) merge(first, second string) {
+// merge puts one incident into another. The one that was told first keeps its name, whenever the other may have begun;
+// of two that were told in this pane alone nobody needs to hear.
+func (c *correlator) merge(first, second, because string) {
 	a, b := c.incidents[first], c.incidents[second]
-	if cmp.Or(cmp.Compare(b.start, a.start), cmp.Compare(b.id, a.id)) < 0 {
+	if cmp.Or(cmp.Compare(b.opened, a.opened), cmp.Compare(b.start, a.start), cmp.Compare(b.id, a.id)) < 0 {
 		a, b = b, a
 	}
 	for _, n := range c.nodes {
@@ -242,6 +257,13 @@ func (c *correlator) merge(first, second string) {
 			n.incident = a.id
 		}
 	}
+	a.start = min(a.start, b.start)
+	a.merged = append(a.merged, b.merged...)
+	if b.opened < c.at {
+		a.merged = append(a.merged, Merged{b.id, c.at, because})
+	}
+	slices.SortStableFunc(a.merged, func(x, y Merged) int { return cmp.Or(cmp.Compare(x.At, y.At), strings.Compare(x.ID, y.ID)) })
+	a.merged = a.merged[:min(len(a.merged), maxMerged)]
 	maps.Copy(a.apart, b.apart)
 	delete(c.incidents, b.id)
 	for _, o := range c.incidents {
@@ -429,7 +451,7 @@ func (c *correlator) of(d *detectors.Detection) *Incident {
 }
 
 func (c *correlator) incident(o *open) *Incident {
-	in := &Incident{ID: o.id, StartsAt: o.start}
+	in := &Incident{ID: o.id, StartsAt: o.start, Merged: slices.Clone(o.merged)}
 	for _, n := range c.ordered() {
 		if n.incident == o.id {
 			in.StartsAt = min(in.StartsAt, n.d.Onset)
@@ -483,6 +505,9 @@ func (in *Incident) text() string {
 		}
 	}
 	text := in.ID + ": " + strings.Join(parts, ", ")
+	for _, m := range in.Merged {
+		text += fmt.Sprintf("\nmerged with %s at %s: %s", m.ID, stamp(m.At), m.Because)
+	}
 	for _, a := range in.Apart {
 		text += "\nnot merged with " + a.ID + ": " + a.Because
 	}

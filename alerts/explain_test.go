@@ -33,7 +33,17 @@ func stormDetections() []detectors.Detection {
 }
 
 // raise evaluates one pane with every shipped rule and returns the alert of one name.
-func raise(t *testing.T, name string, r detectors.Result, controls ...string) Alert {
+func raise(t *testing.T, name string, r detectors.Result, names ...string) Alert {
+	t.Helper()
+	controls := make([]detectors.Control, len(names))
+	for i := range names {
+		controls[i].Name = names[i]
+	}
+	return raiseWith(t, name, r, controls...)
+}
+
+// raiseWith is raise with rules in place.
+func raiseWith(t *testing.T, name string, r detectors.Result, controls ...detectors.Control) Alert {
 	t.Helper()
 	m, err := NewManager(Config{Detectors: detectors.Names(), Sites: func(string) Site { return Site{Controls: controls} },
 		Rules: []Rule{{Name: "ClientsGivingUp", When: "client_abandon and latency", Severity: "page"},

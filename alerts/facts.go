@@ -30,8 +30,8 @@ type facts struct {
 	coverage pane.Coverage
 	gaps     []string // sources that lost lines, sorted
 	quiet    []detectors.Silence
-	requests uint64   // that were read meanwhile
-	controls []string // what the site has in place
+	requests uint64              // that were read meanwhile
+	controls []detectors.Control // what the site has in place
 	site     func(string) Site
 
 	head, flood, self, restart, sat   *detectors.Evidence
@@ -136,16 +136,6 @@ func during(from, to int64) string {
 		return "from " + stamp(from) + " on"
 	}
 	return "from " + stamp(from) + " to " + stamp(to)
-}
-
-// control returns which of the named controls the site has in place, "" for none.
-func (f *facts) control(names ...string) string {
-	for _, c := range f.controls {
-		if slices.Contains(names, c) {
-			return c
-		}
-	}
-	return ""
 }
 
 // storm is the HEAD class in words.

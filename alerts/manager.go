@@ -30,9 +30,9 @@ type Config struct {
 
 // A Site is what the configuration says of a site beside its traffic.
 type Site struct {
-	Controls     []string          // what is in place: origin_shield, waf_head_rule, …
-	Dependencies map[string]string // what it runs on, by kind: mysql, nfs, …
-	Namespaces   []string          // of its containers
+	Controls     []detectors.Control // what is in place: origin_shield, waf_head_rule, rules with the requests that they answer
+	Dependencies map[string]string   // what it runs on, by kind: mysql, nfs, …
+	Namespaces   []string            // of its containers
 }
 
 // maxGap is the event time between two evaluations over which nothing is known of what was between them: a
@@ -68,6 +68,7 @@ type tracked struct {
 	pending  bool
 	firing   bool
 	since    int64 // ns: the end of the pane from which the condition held without a break
+	began    int64 // ns: when it began to hold, as far back as the detections' onsets show
 	firedAt  int64 // ns: the end of the pane in which it fired
 	startsAt int64 // ns
 	overAt   int64 // ns: when the condition was over; 0 while it holds
@@ -77,6 +78,7 @@ type tracked struct {
 	suppressed string // who holds the alert back though it is firing; "": it is told
 	windowOver int64  // ns: when that one was over; 0 while it is on
 
+	before  map[string]*detectors.Detection // of the rule, in the pane before; only while the alert is neither pending nor firing
 	history history
 	within  *Incident // that the alert was last seen in
 	last    Alert     // as of the last evaluation in which the condition held
@@ -288,6 +290,7 @@ func (m *Manager) step(r *rule, g *group, previous int64, gap bool) []Alert {
 		out = m.stepPending(t, g, gap)
 	default:
 		t.pending, t.history = false, history{}
+		t.before = t.rule.read(g.found)
 	}
 	if !t.pending && !t.firing && !g.reads {
 		delete(m.tracked, key)
@@ -307,6 +310,8 @@ func (m *Manager) step(r *rule, g *group, previous int64, gap bool) []Alert {
 func (m *Manager) stepPending(t *tracked, g *group, gap bool) []Alert {
 	if !t.pending || gap {
 		t.pending, t.since = true, m.at
+		t.began = t.beginning(g, m.start(), gap)
+		t.before = nil
 		t.history = history{}
 		t.history.absorb(g, m.pane)
 	}
@@ -314,22 +319,11 @@ func (m *Manager) stepPending(t *tracked, g *group, gap bool) []Alert {
 		return nil
 	}
 	t.pending, t.firing, t.firedAt, t.overAt = false, true, m.at, 0
-	t.startsAt = t.onset(g, m.at)
+	t.startsAt = max(t.began, t.ended)
 	t.severity = m.severityOf(t, g)
 	t.suppressed = m.heldBy(t, g, t.severity)
 	t.last = m.build(t, g)
 	return []Alert{t.last}
-}
-
-// onset is the earliest beginning of the detections that take part, behind the end of the alert before.
-func (t *tracked) onset(g *group, at int64) int64 {
-	onset := at
-	for _, name := range t.rule.reads {
-		if d := g.found[name]; d != nil && d.Onset > 0 {
-			onset = min(onset, d.Onset)
-		}
-	}
-	return max(onset, t.ended)
 }
 
 // stepFiring: the alert fires; the condition may hold or not.
@@ -354,7 +348,7 @@ func (m *Manager) stepFiring(t *tracked, g *group, holds bool, previous int64, g
 	}
 	out := m.resolved(t, t.last, t.overAt)
 	t.firing, t.ended, t.history, t.within, t.last = false, out.EndsAt, history{}, nil, Alert{}
-	t.suppressed, t.windowOver = "", 0
+	t.suppressed, t.windowOver, t.before = "", 0, t.rule.read(g.found)
 	return []Alert{out}
 }
 
@@ -363,7 +357,7 @@ func (m *Manager) severityOf(t *tracked, g *group) Severity {
 	if err != nil {
 		m.metrics.ruleErrors.Inc()
 	}
-	return m.foretold(t, s)
+	return m.foretold(t, g, s)
 }
 
 // build makes the alert as it fires now, with this window's evidence.
@@ -405,7 +399,7 @@ func (m *Manager) explain(t *tracked, a *Alert) {
 	}
 	a.Incident, a.Coverage = t.within, t.history.covered()
 	f.prepare()
-	a.Cause = m.sent(t, f.cause())
+	a.Cause = m.sent(t, f, f.cause())
 	a.Advice = f.advice()
 	a.Annotations = annotate(t.rule, a, f)
 }

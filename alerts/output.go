@@ -37,7 +37,14 @@ type incidentLine struct {
 	ID       string       `json:"id"`
 	StartsAt string       `json:"starts_at"`
 	Members  []memberLine `json:"members"`
+	Merged   []mergedLine `json:"merged,omitempty"`
 	Apart    []Apart      `json:"apart,omitempty"`
+}
+
+type mergedLine struct {
+	ID      string `json:"id"`
+	At      string `json:"at"`
+	Because string `json:"because"`
 }
 
 type memberLine struct {
@@ -53,6 +60,9 @@ func (in *Incident) line() *incidentLine {
 		return nil
 	}
 	l := &incidentLine{ID: in.ID, StartsAt: stamp(in.StartsAt), Apart: in.Apart}
+	for _, m := range in.Merged {
+		l.Merged = append(l.Merged, mergedLine{m.ID, stamp(m.At), m.Because})
+	}
 	for _, m := range in.Members {
 		l.Members = append(l.Members, memberLine{m.Detector, labelMap(m.Labels), stamp(m.Onset), m.After, m.Because})
 	}

@@ -52,22 +52,44 @@ func limiterCause(f *facts) Cause {
 	case shown:
 		c.Text += fmt.Sprintf("; none of %s without one was refused: the limiter's key uses $request_uri, which keeps the query string, instead of $uri",
 			short(e.StaticPlain.Get()))
-	case suspected:
+	case suspected && !stated:
+		c.Verdict = Probable
 		c.Text += "; consistent with a limiter whose key uses $request_uri, which keeps the query string, instead of $uri"
 		c.Missing = append(c.Missing, fmt.Sprintf("%d static files that were asked for without a query string and let through", plainFiles))
-		if !stated {
-			c.Verdict = Probable
-		}
+	case suspected:
+		c.Text += fmt.Sprintf("; consistent with a limiter whose key uses $request_uri, which keeps the query string, instead of $uri: that it does is not shown (fewer than %d static files without one were let through)",
+			plainFiles)
 	case e.LimitedByUpstream.Get() > 0:
 		c.Text += fmt.Sprintf("; %s of them by the application itself", short(e.LimitedByUpstream.Get()))
 	}
-	if len(e.Zones) == 0 && e.LimitedByUpstream.Get() < e.LimitedOwn.Get()+e.LimitedAllowed.Get()+e.LimitedStaticQuery.Get() {
+	if f.natted() && e.LimitedOwn.Get() > 0 {
+		c.Verdict = Probable
+		c.Text += fmt.Sprintf("; they come under %s user agents, most of them browsers': the site's hosts, or people behind its NAT", approx(agentsOf(f)))
+		c.Missing = append(c.Missing, sharedNAT)
+	}
+	if c.Verdict != Proven && !f.zoned() {
 		c.Missing = append(c.Missing, "the limiter's zone: nginx's error log (limiting requests, excess … by zone)")
 	}
 	if f.failing != nil && e.LimitedOwn.Get() > 0 {
 		c.Text += fmt.Sprintf("; at the same time %s answers were 5xx, consistent with pages whose own calls were refused", short(f.failing.Errors5xx.Get()))
 	}
 	return c
+}
+
+// sharedNAT is what would tell people from hosts.
+const sharedNAT = "whether people share these addresses (then they belong into allowed)"
+
+// natted tells that the own addresses look like those of many people.
+func (f *facts) natted() bool {
+	return f.self != nil && behindNAT(f.self)
+}
+
+func agentsOf(f *facts) float64 { return f.self.DistinctAgents.Get() }
+
+// zoned tells that the limiter's zone is known, or that it has none: it is the application's.
+func (f *facts) zoned() bool {
+	e := f.limiter
+	return len(e.Zones) > 0 || e.LimitedByUpstream.Get() >= e.LimitedOwn.Get()+e.LimitedAllowed.Get()+e.LimitedStaticQuery.Get()
 }
 
 // budget compares what a probe waits before it kills with how long requests held their workers.
@@ -183,6 +205,7 @@ limit_req_zone $outside_key zone=outside:10m rate=300r/m;`
 func adviseLimiter(f *facts) []option {
 	e := f.limiter
 	var options []option
+	own := ""
 	if suspected, _ := byQuery(e); suspected {
 		options = append(options, option{Advice{
 			Layer: layerNginx,
@@ -192,18 +215,26 @@ func adviseLimiter(f *facts) []option {
 			Verify:  "after nginx -t and a reload, many parallel requests for a static file with ?v= from outside must all get 200",
 		}, []string{"limiter_uri_key"}})
 	}
-	if own := e.LimitedOwn.Get() + e.LimitedAllowed.Get(); own > 0 {
+	if ours := e.LimitedOwn.Get() + e.LimitedAllowed.Get(); ours > 0 {
+		zone := ""
+		if !f.zoned() {
+			zone = "; which zone it is nginx's error log tells"
+		}
 		options = append(options, option{Advice{
-			Layer:   layerNginx,
-			Text:    fmt.Sprintf("leave the site's own and allowed addresses out of the limiter, and never block them: it refused %s of their requests; behind one address may be a whole office", short(own)),
+			Layer: layerNginx,
+			Text: fmt.Sprintf("leave the site's own and allowed addresses out of the limiter, and never block them: it refused %s of their requests; behind one address may be a whole office%s",
+				short(ours), zone),
 			Snippet: limiterExempt,
 			Verify:  "limited_own and limited_allowed must fall to 0, and strangers still be refused",
 		}, []string{"limiter_exempt_own"}})
 	}
 	if e.LimitedOwn.Get() > 0 {
+		if f.natted() {
+			own = "if these are people behind your NAT, put its address into allowed; else "
+		}
 		options = append(options, option{Advice{
 			Layer:   layerApplication,
-			Text:    "don't call yourself over HTTP: read the file from disk (public_path()) or link it (<link>)",
+			Text:    own + "don't call yourself over HTTP: read the file from disk (public_path()) or link it (<link>)",
 			Snippet: "grep -rnE \"file_get_contents\\(.*(asset|url|route)\\(\" app resources",
 			Verify:  "self_loop must end while pages are rendered",
 		}, nil})

@@ -1,6 +1,7 @@
 package alerts
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -33,9 +34,11 @@ type storedNode struct {
 }
 
 type storedIncident struct {
-	ID    string            `json:"id"`
-	Start int64             `json:"start"`
-	Apart map[string]string `json:"apart,omitempty"`
+	ID     string            `json:"id"`
+	Opened int64             `json:"opened"`
+	Start  int64             `json:"start"`
+	Merged []Merged          `json:"merged,omitempty"`
+	Apart  map[string]string `json:"apart,omitempty"`
 }
 
 type storedAlert struct {
@@ -44,6 +47,7 @@ type storedAlert struct {
 	Pending    bool              `json:"pending,omitempty"`
 	Firing     bool              `json:"firing,omitempty"`
 	Since      int64             `json:"since"`
+	Began      int64             `json:"began"`
 	FiredAt    int64             `json:"fired_at"`
 	StartsAt   int64             `json:"starts_at"`
 	OverAt     int64             `json:"over_at"`
@@ -52,6 +56,8 @@ type storedAlert struct {
 	Suppressed string            `json:"suppressed,omitempty"`
 	WindowOver int64             `json:"window_over,omitempty"`
 	Identity   []detectors.Label `json:"identity,omitempty"`
+
+	Before []storedDetection `json:"before,omitempty"`
 
 	Seen  []storedDetection     `json:"seen,omitempty"`
 	Parts map[string]storedPart `json:"parts,omitempty"`
@@ -118,13 +124,14 @@ func (c *correlator) store(s *snapshot) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.incidents)) {
 		o := c.incidents[id]
-		s.Incidents = append(s.Incidents, storedIncident{o.id, o.start, o.apart})
+		s.Incidents = append(s.Incidents, storedIncident{o.id, o.opened, o.start, o.merged, o.apart})
 	}
 }
 
 func (c *correlator) load(s *snapshot) {
+	c.at = s.At
 	for _, x := range s.Incidents {
-		c.incidents[x.ID] = &open{x.ID, x.Start, x.Apart}
+		c.incidents[x.ID] = &open{x.ID, x.Opened, x.Start, x.Merged, x.Apart}
 		if x.Apart == nil {
 			c.incidents[x.ID].apart = map[string]string{}
 		}
@@ -176,7 +183,7 @@ func (m *Manager) loadTracked(st *storedAlert) *tracked {
 		return nil
 	}
 	t := &tracked{
-		rule: m.rules[i], labels: st.Labels, pending: st.Pending, firing: st.Firing, since: st.Since, firedAt: st.FiredAt,
+		rule: m.rules[i], labels: st.Labels, pending: st.Pending, firing: st.Firing, since: st.Since, began: cmp.Or(st.Began, st.Since), firedAt: st.FiredAt,
 		startsAt: st.StartsAt, overAt: st.OverAt, ended: st.Ended, severity: st.Severity, within: st.Within,
 		suppressed: st.Suppressed, windowOver: st.WindowOver,
 	}
@@ -184,6 +191,13 @@ func (m *Manager) loadTracked(st *storedAlert) *tracked {
 		return nil
 	}
 	t.history = history{Seen: map[string]*detectors.Detection{}, Parts: map[string]*part{}, Gaps: st.Gaps, Rests: st.Rests, Heard: st.Heard, Quiet: st.Quiet}
+	for j := range st.Before {
+		if t.before == nil {
+			t.before = map[string]*detectors.Detection{}
+		}
+		d := loadDetection(&st.Before[j])
+		t.before[d.Detector] = d
+	}
 	for j := range st.Seen {
 		d := loadDetection(&st.Seen[j])
 		t.history.Seen[d.Detector] = d
@@ -202,12 +216,15 @@ func (m *Manager) loadTracked(st *storedAlert) *tracked {
 
 func storeTracked(t *tracked) storedAlert {
 	st := storedAlert{
-		Rule: t.rule.Name, Labels: t.labels, Pending: t.pending, Firing: t.firing, Since: t.since, FiredAt: t.firedAt,
+		Rule: t.rule.Name, Labels: t.labels, Pending: t.pending, Firing: t.firing, Since: t.since, Began: t.began, FiredAt: t.firedAt,
 		StartsAt: t.startsAt, OverAt: t.overAt, Ended: t.ended, Severity: t.severity, Identity: t.identity(),
 		Suppressed: t.suppressed, WindowOver: t.windowOver,
 		Gaps: t.history.Gaps, Rests: t.history.Rests, Heard: t.history.Heard, Quiet: t.history.Quiet,
 		LastAt: t.last.At, Value: t.last.Value, Threshold: t.last.Threshold,
 		Detectors: t.last.Detectors, Evidence: storeEvidence(t.last.Evidence), Within: t.within,
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.before)) {
+		st.Before = append(st.Before, storeDetection(t.before[name]))
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.history.Seen)) {
 		st.Seen = append(st.Seen, storeDetection(t.history.Seen[name]))

@@ -122,7 +122,7 @@ func TestPeopleBehindNATAreNoProofOfALoop(t *testing.T) {
 	d.Evidence = detectors.Evidence{RequestsPerMinute: n(400), DistinctAgents: n(14), BrowserShare: n(0.97)}
 	a := raise(t, "SelfLoop", result(d))
 	wantCause(t, a, Probable, "14 user agents", "people behind your NAT")
-	d.Evidence.DistinctAgents = n(9)
+	d.Evidence.DistinctAgents = n(2)
 	wantCause(t, raise(t, "SelfLoop", result(d)), Proven, "the site calls itself")
 }
 

@@ -37,6 +37,24 @@ type Control struct {
 // isRule tells whether the control says which requests it answers.
 func (c *Control) isRule() bool { return c.Method+c.Path+c.Agent != "" }
 
+// Covers tells whether the control is a rule that answers every request of a method on a route, whatever its agent.
+func (c *Control) Covers(method, route string) bool {
+	return c.isRule() && c.Agent == "" && (c.Method == "" || c.Method == method) && (c.Path == "" || glob(c.Path, route))
+}
+
+// String is the control as people name it: with what it answers where it says so.
+func (c *Control) String() string {
+	agent := ""
+	if c.Agent != "" {
+		agent = "agent " + c.Agent
+	}
+	parts := slices.DeleteFunc([]string{c.Method, c.Path, agent}, func(s string) bool { return s == "" })
+	if len(parts) == 0 {
+		return c.Name
+	}
+	return c.Name + " (" + strings.Join(parts, " ") + ")"
+}
+
 // A RuleCoverage is the part of a storm's damage that a rule in place would have caught: of its worker-seconds where they
 // are known, else of its requests.
 type RuleCoverage struct {

@@ -172,8 +172,8 @@ func declared(c *Config) (map[string][]detectors.Control, map[string]alerts.Site
 		site := alerts.Site{Dependencies: s.Dependencies, Namespaces: s.Namespaces}
 		for _, x := range s.Controls {
 			controls[s.Name] = append(controls[s.Name], detectors.Control(x))
-			site.Controls = append(site.Controls, x.Name)
 		}
+		site.Controls = controls[s.Name]
 		sites[s.Name] = site
 		for _, ns := range s.Namespaces {
 			dependencies[ns] = s.Dependencies
