@@ -2,7 +2,6 @@ package alerts
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"

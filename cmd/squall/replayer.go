@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -255,22 +254,25 @@ var unordered = map[string]bool{"pod_status": true, "k8s_event": true, "k8s_even
 
 // peek opens each file once: for its first time, and to leave out what was delivered twice.
 func (r *replayer) peek(ctx context.Context, files []string) ([]*track, error) {
-	seen := map[objectID]string{}
+	seen := map[uint64][]string{} // paths, by what they begin with
 	var tracks []*track
 	for _, path := range files {
 		t := &track{path: path, log: logOf(path), first: math.MinInt64, lateness: defaultLateness}
 		if path != "-" {
-			id, err := identify(path)
+			head, err := beginning(path)
 			if err != nil {
 				r.damaged(path, err)
 				continue
 			}
-			if other, twice := seen[id]; twice {
-				fmt.Fprintf(r.stderr, "%s is the same object as %s: it counts once\n", path, other)
+			begins := xxhash.Sum64(head)
+			if i := slices.IndexFunc(seen[begins], func(other string) bool { return sameContent(ctx, path, other) }); i >= 0 {
+				fmt.Fprintf(r.stderr, "%s is the same object as %s: it counts once\n", path, seen[begins][i])
 				continue
 			}
-			seen[id] = path
-			if err := r.peekInto(ctx, t); err != nil {
+			if len(head) > 0 {
+				seen[begins] = append(seen[begins], path)
+			}
+			if err := r.peekInto(ctx, t, head); err != nil {
 				if ctx.Err() != nil {
 					return nil, err
 				}
@@ -282,6 +284,55 @@ func (r *replayer) peek(ctx context.Context, files []string) ([]*track, error) {
 	}
 	slices.SortStableFunc(tracks, func(a, b *track) int { return cmp.Compare(a.first, b.first) })
 	return tracks, nil
+}
+
+// beginning is the first content of a file, unpacked.
+func beginning(path string) ([]byte, error) {
+	in, err := source.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close() // it was only read
+	head := make([]byte, peekBytes)
+	n, err := io.ReadFull(in, head)
+	if n == 0 && err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return head[:n], nil
+}
+
+// sameContent tells whether two files hold the same bytes to the last, packed or not. It is asked of files that begin
+// alike, and reads them until they differ. What cannot be read to its end is like nothing.
+func sameContent(ctx context.Context, a, b string) bool {
+	var in [2]io.ReadCloser
+	var part [2][]byte
+	for i, path := range []string{a, b} {
+		file, err := source.Open(path)
+		if err != nil {
+			return false
+		}
+		defer file.Close() // it was only read
+		in[i], part[i] = file, make([]byte, peekBytes)
+	}
+	for ctx.Err() == nil {
+		var n [2]int
+		var ended [2]bool
+		for i := range in {
+			var err error
+			n[i], err = io.ReadFull(in[i], part[i])
+			ended[i] = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && n[i] < peekBytes
+			if err != nil && !ended[i] {
+				return false
+			}
+		}
+		if !bytes.Equal(part[0][:n[0]], part[1][:n[1]]) || ended[0] != ended[1] {
+			return false
+		}
+		if ended[0] {
+			return true
+		}
+	}
+	return false
 }
 
 // rotation is what logrotate, and whoever packs, put behind a log's name.
@@ -298,18 +349,8 @@ func logOf(path string) string {
 
 var errPeeked = errors.New("enough was seen")
 
-// peekInto learns the first time and the format of a file from its first lines.
-func (r *replayer) peekInto(ctx context.Context, t *track) error {
-	in, err := source.Open(t.path)
-	if err != nil {
-		return err
-	}
-	defer in.Close() // it was only read
-	head := make([]byte, peekBytes)
-	n, err := io.ReadFull(in, head)
-	if n == 0 && err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
+// peekInto learns the first time and the format of a file from its beginning.
+func (r *replayer) peekInto(ctx context.Context, t *track, head []byte) error {
 	name := r.format.name
 	o := opener{format: r.format, zone: r.zone}
 	var chosen pipeline.Format
@@ -329,7 +370,7 @@ func (r *replayer) peekInto(ctx context.Context, t *track) error {
 		},
 	})
 	stream := &pipeline.Stream{Input: t.path, ID: t.path, Path: t.path}
-	err = source.ReadAll(ctx, stream, bytes.NewReader(head[:n]), road.Emit)
+	err := source.ReadAll(ctx, stream, bytes.NewReader(head), road.Emit)
 	if err != nil && !errors.Is(err, errPeeked) {
 		return err
 	}
@@ -349,35 +390,4 @@ func (r *replayer) peekInto(ctx context.Context, t *track) error {
 		t.first, t.lateness = math.MinInt64, math.MaxInt64/4
 	}
 	return nil
-}
-
-// An objectID tells two files apart by their content: size, beginning and end.
-type objectID struct {
-	size       int64
-	head, tail uint64
-}
-
-func identify(path string) (objectID, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return objectID{}, err
-	}
-	defer f.Close() // it was only read
-	info, err := f.Stat()
-	if err != nil {
-		return objectID{}, err
-	}
-	id := objectID{size: info.Size()}
-	part := make([]byte, peekBytes)
-	for _, p := range []struct {
-		at  int64
-		sum *uint64
-	}{{0, &id.head}, {max(0, id.size-peekBytes), &id.tail}} {
-		n, err := f.ReadAt(part, p.at)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return objectID{}, fmt.Errorf("read %s: %w", path, err)
-		}
-		*p.sum = xxhash.Sum64(part[:n])
-	}
-	return id, nil
 }

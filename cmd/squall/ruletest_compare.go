@@ -49,6 +49,44 @@ func (t *ruleTest) compare(o *observed) []failure {
 	return out
 }
 
+// unknowable finds the expectations about times of which the input tells nothing: that nothing fires then is no success.
+func (t *ruleTest) unknowable(o *observed) []failure {
+	var out []failure
+	beside := func(at int64, place position, what string) {
+		switch {
+		case at > o.last:
+			out = append(out, failure{place, fmt.Sprintf(
+				"%s: %s is after the input's end, %s: nothing is known of that time; give an input that lasts longer (duration), or ask for an earlier time",
+				what, o.offset(at), o.offset(o.last))})
+		case at < o.start:
+			out = append(out, failure{place, fmt.Sprintf(
+				"%s: %s is before the input's beginning, %s: nothing is known of that time", what, o.offset(at), alerts.Stamp(o.start))})
+		}
+	}
+	for i := range t.Firing {
+		beside(t.Firing[i].At.at(o.start), t.Firing[i].node.place("at"), "at")
+	}
+	none := func(count *int, node *node, ranges map[string]*timeRange) {
+		if count == nil || *count > 0 {
+			return // one that never comes fails by itself
+		}
+		for _, key := range slices.Sorted(maps.Keys(ranges)) {
+			if r := ranges[key]; r != nil && r.from != nil && r.from.at(o.start) > o.last {
+				beside(r.from.at(o.start), node.place(key), key)
+			}
+		}
+	}
+	for i := range t.Alerts {
+		e := &t.Alerts[i]
+		none(e.Count, e.node, map[string]*timeRange{"starts_at": e.StartsAt, "fires_at": e.FiresAt, "ends_at": e.EndsAt})
+	}
+	for i := range t.Detections {
+		e := &t.Detections[i]
+		none(e.Count, e.node, map[string]*timeRange{"starts_at": e.StartsAt, "ends_at": e.EndsAt})
+	}
+	return out
+}
+
 // among looks for the expected alert among those that came.
 func (e *expectedAlert) among(o *observed) []failure {
 	matched := 0

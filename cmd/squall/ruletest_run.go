@@ -171,7 +171,8 @@ func (t *ruleTest) run(ctx context.Context, f *ruleTestFile, c *Config, stderr i
 	if seen.start = start; start == 0 {
 		seen.start = rep.judge.total.first
 	}
-	return t.compare(seen), nil
+	seen.last = rep.judge.closed
+	return append(t.unknowable(seen), t.compare(seen)...), nil
 }
 
 // input gives the files to read, and the event time (ns) at which they begin; 0: with their first line.
@@ -205,6 +206,7 @@ func (t *ruleTest) input(ctx context.Context, f *ruleTestFile, dir string) (path
 // observed is what came of an input: alerts and detections from their beginning to their end.
 type observed struct {
 	start      int64 // ns: the beginning of the input
+	last       int64 // ns: the end of the last pane that it has lines of
 	pane       time.Duration
 	alerts     []*alertLife
 	detections []*detectionLife
