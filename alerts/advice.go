@@ -39,8 +39,10 @@ var adviceRules = []struct {
 	{"HEAD that reaches the origin", func(f *facts) bool { return f.head != nil && !answered(f) && !contradicted(f) }, adviseHead},
 	{"HEAD that is answered", func(f *facts) bool { return f.head != nil && answered(f) && !f.hurting }, adviseNothing},
 	{"one agent", func(f *facts) bool { return f.flood != nil }, adviseThrottle},
-	{"repeated reads", func(f *facts) bool { return readable(f) && f.sat.RepeatFactor.Get() >= 3 }, adviseCache},
-	{"one costly class", func(f *facts) bool { return f.class.share > broadShare }, adviseCostly},
+	{"repeated reads", func(f *facts) bool { return f.hurting && len(f.repeated()) > 0 }, adviseReads},
+	{"one costly class", func(f *facts) bool { return f.class.share > broadShare }, func(f *facts) []option {
+		return append(adviseCostly(f), adviseScale(f)...)
+	}},
 	{"broad", func(f *facts) bool { return f.hurting }, adviseBroad},
 }
 
@@ -63,10 +65,6 @@ func (f *facts) advice() []Advice {
 func answered(f *facts) bool {
 	r := f.head.ReachedUpstreamRatio
 	return r.Known() && r.Get() < reachedAtAll
-}
-
-func readable(f *facts) bool {
-	return f.sat != nil && (f.class.method == "GET" || f.class.method == "HEAD") && f.class.share > broadShare
 }
 
 func adviseHead(f *facts) []option {
@@ -225,12 +223,56 @@ func adviseProbe(f *facts) []option {
 	}, []string{"liveness_ping"}}}
 }
 
+// repeated are the classes of the origin that are read again and again and hold a part of its time that is worth a cache.
+func (f *facts) repeated() []class {
+	var out []class
+	for _, c := range f.costly {
+		if (c.method == "GET" || c.method == "HEAD") && c.share >= minorShare && c.repeats >= cacheable {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// adviseReads caches what is asked for again and again, each class by its own numbers, and makes the rest cheaper.
+func adviseReads(f *facts) []option {
+	var options []option
+	cached := f.repeated()
+	for _, c := range cached {
+		options = append(options, f.about(c, adviseCache)...)
+	}
+	for _, c := range f.costly {
+		if c.share > broadShare && !slices.Contains(cached, c) {
+			options = append(options, f.about(c, adviseCostly)...)
+			break
+		}
+	}
+	return append(options, adviseScale(f)...)
+}
+
+// about is the advice for a class as if it were the costliest.
+func (f *facts) about(c class, advise func(*facts) []option) []option {
+	of := *f
+	of.class = c
+	return advise(&of)
+}
+
+// adviseScale: what hurts by its cost is not seen by its number.
+func adviseScale(f *facts) []option {
+	if f.sat == nil || f.head != nil || f.flood != nil || !f.sat.RequestsPerMinute.Known() {
+		return nil
+	}
+	return []option{{Advice{Layer: layerApplication, Text: fmt.Sprintf(
+		"scale by busy workers (squall_origin_busy_workers): %s requests a minute are few for their cost, and an autoscaler on request count stays silent",
+		short(f.sat.RequestsPerMinute.Get())), Verify: "the number of workers must rise with squall_origin_busy_workers"}, nil}}
+}
+
 func adviseCache(f *facts) []option {
-	factor := f.sat.RepeatFactor.Get()
+	c := f.class
 	return []option{{Advice{
 		Layer: layerCDN,
 		Text: fmt.Sprintf("cache %s at the edge and serve stale while revalidating, unless it sets a cookie or depends on a session (the log does not say): each address is asked for %s times, so up to %s of these requests would not reach the origin. It holds %s of the worker-seconds",
-			f.class, short(factor), percent(1-1/factor), percent(f.class.share)),
+			c, short(c.repeats), percent(1-1/c.repeats), percent(c.share)),
 		Snippet: "Cache-Control: public, max-age=60, stale-while-revalidate=600",
 		Verify:  "the cache status of a second request must be HIT, and worker_seconds_share of the route fall",
 	}, f.covering("edge_cache", "stale_while_revalidate")}}
@@ -243,7 +285,7 @@ func adviseCostly(f *facts) []option {
 		Text:   "make the route cheaper or answer it asynchronously, and release a stuck worker at every layer in order (PHP before nginx before CDN). " + why,
 		Verify: "its worker_seconds_share must fall",
 	}, nil}}
-	if pattern := nginxPattern(f.class.route); pattern != "" {
+	if pattern := f.class.pattern(); pattern != "" {
 		options = append(options, option{Advice{
 			Layer: layerNginx,
 			Text:  "until then let it use only a part of the pool: a limit of concurrent requests for the route, not for each address. " + why,

@@ -116,6 +116,10 @@ func plainEvidence(e detectors.Evidence) detectors.Evidence {
 	}
 	e.TopAgents, e.TopRoutes, e.Zones = top(e.TopAgents), top(e.TopRoutes), top(e.Zones)
 	e.TopPrefixes = top(e.TopPrefixes)
+	e.Costs = slices.Clone(e.Costs)
+	for i := range e.Costs {
+		e.Costs[i].Method, e.Costs[i].Route = plain(e.Costs[i].Method), plain(e.Costs[i].Route)
+	}
 	e.Discriminators = slices.Clone(e.Discriminators)
 	for i := range e.Discriminators {
 		keys := slices.Clone(e.Discriminators[i].Keys)

@@ -377,6 +377,9 @@ func classCause(f *facts) Cause {
 	case c.share < pinShare:
 		// What the pool would have done without a small class supposes that the others cost what they usually do;
 		// where they cost more too, that says nothing of the class.
+		if ranked := f.costs(); ranked != "" {
+			text += "; by worker-seconds: " + ranked
+		}
 		return Cause{Probable, text, []string{"a share that alone used up the pool"}}
 	case f.sat == nil:
 		return Cause{Probable, text, []string{"a pool that is used up"}}

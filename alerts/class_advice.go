@@ -79,7 +79,7 @@ func AdviseClass(s *detectors.Span, class detectors.Class) ClassAdvice {
 }
 
 func (c *classFacts) costs() class {
-	return class{cut(c.Method, 32), cut(c.Route, maxText), c.Evidence.WorkerSecondsShare.Get(), "span"}
+	return class{cut(c.Method, 32), cut(c.Route, maxText), 1, c.Evidence.WorkerSecondsShare.Get(), c.Evidence.RepeatFactor.Get(), "span"}
 }
 
 // heavy tells that a class holds a part of the origin that is worth looking at; where that is not known, of the requests.

@@ -39,13 +39,29 @@ type facts struct {
 	retry, stampede                   *detectors.Evidence // retry_loop, cache_stampede
 	hurting                           bool                // clients leave, wait or workers are used up
 	class                             class
+	costly                            []class // the costliest first
 }
 
 // class is the method and route that hold most of the origin's worker time.
 type class struct {
 	method, route string
+	routes        int     // that differ in a name alone; route has a * for it where there are several
 	share         float64 // of the site's worker-seconds; NaN: not known
+	repeats       float64 // requests for each address; NaN: not known
 	from          string  // the detector that measured it
+}
+
+// pattern is the class as a regular expression for a location, "" when it cannot be. A * of one route is a client's.
+func (c class) pattern() string {
+	if c.routes < 2 {
+		return nginxPattern(c.route)
+	}
+	before, after, _ := strings.Cut(c.route, "*")
+	before, after = nginxPattern(before), nginxPattern("/"+after)
+	if before == "" || after == "" {
+		return ""
+	}
+	return strings.TrimSuffix(before, "$") + "[^/]+" + strings.TrimPrefix(after, "^/")
 }
 
 func (c class) String() string { return strings.TrimSpace(c.method + " " + c.route) }
@@ -66,12 +82,36 @@ func (f *facts) prepare() {
 	}
 	f.hurting = of("client_abandon") != nil || of("latency") != nil || f.sat != nil
 	f.class = costliest(f.sat, of("latency"))
+	f.costly = costly(f.class, f.sat, of("latency"))
+}
+
+// costly are the classes by what they cost, as the detector of the costliest ranked them.
+func costly(top class, sat, latency *detectors.Evidence) []class {
+	from := sat
+	if top.from == "latency" {
+		from = latency
+	}
+	if from == nil {
+		return nil
+	}
+	if len(from.Costs) == 0 {
+		return []class{top}
+	}
+	var out []class
+	for _, c := range from.Costs {
+		out = append(out, class{c.Method, c.Route, c.Routes, c.Share.Get(), c.RepeatFactor.Get(), top.from})
+	}
+	return out
 }
 
 // costliest finds the class with most worker time: as saturation measured it, else as latency ranked it.
 func costliest(sat, latency *detectors.Evidence) class {
 	if sat != nil && sat.Route != "" {
-		return class{sat.Method, sat.Route, sat.WorkerSecondsShare.Get(), "saturation"}
+		return class{sat.Method, sat.Route, routesIn(sat), sat.WorkerSecondsShare.Get(), sat.RepeatFactor.Get(), "saturation"}
+	}
+	if latency != nil && len(latency.Costs) > 0 {
+		c := latency.Costs[0]
+		return class{c.Method, c.Route, c.Routes, c.Share.Get(), c.RepeatFactor.Get(), "latency"}
 	}
 	if latency != nil && len(latency.TopRoutes) > 0 {
 		method, route, ok := strings.Cut(latency.TopRoutes[0].Key, " ")
@@ -82,9 +122,19 @@ func costliest(sat, latency *detectors.Evidence) class {
 		if share > 1 || share <= 0 {
 			share = math.NaN()
 		}
-		return class{method, route, share, "latency"}
+		return class{method, route, 1, share, math.NaN(), "latency"}
 	}
 	return class{share: math.NaN()}
+}
+
+// routesIn is how many routes the class of an evidence stands for.
+func routesIn(e *detectors.Evidence) int {
+	for _, c := range e.Costs {
+		if c.Method == e.Method && c.Route == e.Route {
+			return c.Routes
+		}
+	}
+	return 1
 }
 
 // costs ranks the routes by worker-seconds, "" when it is not known.

@@ -200,6 +200,9 @@ func mergeEpisodes(a, b detectors.Evidence) detectors.Evidence {
 	out.TopAgents, out.TopRoutes = addTops(a.TopAgents, b.TopAgents), addTops(a.TopRoutes, b.TopRoutes)
 	out.P99Censored = a.P99Censored || b.P99Censored
 	out.Scope = widest(a.Scope, b.Scope)
+	if len(b.Costs) > 0 && !(b.Requests.Get() <= a.Requests.Get()) {
+		out.Costs = b.Costs
+	}
 	if len(b.Discriminators) > 0 && !(b.Requests.Get() <= a.Requests.Get()) { // the larger episode's: shares of two do not add up
 		out.Discriminators, out.TopPrefixes, out.RuleCoverage = b.Discriminators, b.TopPrefixes, b.RuleCoverage
 	}
@@ -293,6 +296,9 @@ func fill(a, b detectors.Evidence) detectors.Evidence {
 	if len(a.Scope) == 0 {
 		a.Scope = b.Scope
 	}
+	if len(a.Costs) == 0 {
+		a.Costs = b.Costs
+	}
 	if len(a.Discriminators) == 0 {
 		a.Discriminators, a.TopPrefixes = b.Discriminators, b.TopPrefixes
 	}
@@ -372,6 +378,10 @@ func clean(d *detectors.Detection) detectors.Detection {
 	e.Method, e.Route = cut(e.Method, 32), cut(e.Route, maxText)
 	e.TopAgents, e.TopRoutes = cleanTop(e.TopAgents), cleanTop(e.TopRoutes)
 	e.TopPrefixes = cleanTop(e.TopPrefixes)
+	e.Costs = slices.Clone(e.Costs[:min(len(e.Costs), maxTop)])
+	for i := range e.Costs {
+		e.Costs[i].Method, e.Costs[i].Route = cut(e.Costs[i].Method, 32), cut(e.Costs[i].Route, maxText)
+	}
 	e.Discriminators = slices.Clone(e.Discriminators)
 	for i := range e.Discriminators {
 		keys := slices.Clone(e.Discriminators[i].Keys)

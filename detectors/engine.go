@@ -380,6 +380,10 @@ func (e *Engine) judge(key episodeKey, d Detector, f Finding, p *pane.Pane, res 
 	}
 	x := &ep.detection
 	x.Value, x.Threshold, x.Evidence = f.Value, f.Threshold, f.Evidence
+	if a, ok := d.(accruing); ok {
+		site := f.Labels.Get("site")
+		a.accrue(e.window(key.detector, e.incidents[site], []string{site}), f.Labels, &x.Evidence)
+	}
 	if f.Value >= x.Peak {
 		x.Peak, ep.worst = f.Value, f.Evidence
 	}

@@ -118,7 +118,8 @@ type Evidence struct {
 	CounterfactualBusyWorkers  Num             `json:"counterfactual_busy_workers,omitzero"`
 	BotShare                   Num             `json:"bot_share,omitzero"`     // of the agent's requests, by its class
 	BrowserShare               Num             `json:"browser_share,omitzero"` // of the requests, by class
-	RepeatFactor               Num             `json:"repeat_factor,omitzero"`
+	RepeatFactor               Num             `json:"repeat_factor,omitzero"` // of the method and route where they are told, else of all requests
+	Costs                      []ClassCost     `json:"costs,omitempty"`        // of the site's classes, the costliest first
 	TTLSeconds                 Num             `json:"ttl_seconds,omitzero"`
 	FanOut                     Num             `json:"fan_out,omitzero"`
 	Limited                    Num             `json:"limited,omitzero"`

@@ -110,6 +110,11 @@ func (w *Window) topRoutes(site string, match func(pane.Key) bool, weight func(*
 			sums[k.Method+" "+k.Route] += v
 		}
 	}
+	return heaviest(sums)
+}
+
+// heaviest ranks keys by their weight.
+func heaviest(sums map[string]float64) []Count {
 	ranked := make([]Count, 0, len(sums))
 	for key, v := range sums {
 		ranked = append(ranked, Count{Key: key, Count: N(v).rounded()})

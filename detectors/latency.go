@@ -65,6 +65,7 @@ func (d *latency) Evidence(w *Window, key Labels) Evidence {
 	if len(e.TopRoutes) > 0 {
 		e.Route = e.TopRoutes[0].Key
 	}
+	e.Costs = w.costs(site)
 	return e
 }
 

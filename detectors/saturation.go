@@ -53,13 +53,19 @@ func (d *saturation) Evidence(w *Window, key Labels) Evidence {
 	site := key.Get("site")
 	e := w.explain(site, isClient)
 	e.TopRoutes = w.topRoutes(site, isClient, func(c *pane.Cell) float64 { return seconds(c.Busy.Upper) })
+	e.RepeatFactor = Num{} // of all requests together it says nothing
 	// The class that cost most, and what the pool would have done without it.
-	top, ok := w.costliest(site)
-	if ok {
-		own := w.explain(site, func(k pane.Key) bool { return k == top })
+	if top, ok := w.costliest(site); ok {
+		match := func(k pane.Key) bool { return k == top }
+		if rows := w.rows(site); len(rows) > 0 && len(rows[0].keys) > 1 {
+			top, match = rows[0].key, func(k pane.Key) bool { return rows[0].keys[k] }
+		}
+		own := w.explain(site, match)
 		e.Method, e.Route = top.Method, top.Route
-		e.WorkerSecondsShare, e.CounterfactualBusyWorkers = own.WorkerSecondsShare, own.CounterfactualBusyWorkers
+		e.WorkerSecondsShare, e.CounterfactualBusyWorkers, e.RepeatFactor = own.WorkerSecondsShare, own.CounterfactualBusyWorkers, own.RepeatFactor
+		e.TopRoutes = ranking(w.rows(site), e.TopRoutes)
 	}
+	e.Costs = w.costs(site)
 	return e
 }
 
@@ -83,14 +89,14 @@ func (*saturation) Help() Help {
 	return Help{
 		Watches:  "How many workers of the origin are busy, by Little's law: the worker time that falls into the window divided by its length.",
 		Formula:  "busy workers (lower bound) / the configured pool >= `ratio` over the `window`; silent where pool.workers is not set, unless there is one site alone and php-fpm's log tells the size of its one pool (pm.max_children)",
-		Evidence: []string{"busy_workers_lower", "busy_workers_upper", "pool_workers", "top_routes", "worker_seconds_share", "counterfactual_busy_workers", "repeat_factor"},
+		Evidence: []string{"busy_workers_lower", "busy_workers_upper", "pool_workers", "top_routes", "worker_seconds_share", "counterfactual_busy_workers", "repeat_factor", "costs"},
 		FalsePositives: []string{
 			"pool.workers smaller than what really runs",
 			"a log without the upstream's times: the request time of slow clients counts as work",
 		},
 		Runbook: []string{
 			"counterfactual_busy_workers: would the pool have been calm without the costliest class",
-			"repeat_factor of 3 or more: the route can be cached",
+			"costs: a class with a repeat_factor of 3 or more can be cached",
 			"scale on squall_origin_busy_workers, not on the number of requests",
 			"curl -s localhost/fpm-status   # active processes, listen queue",
 		},
