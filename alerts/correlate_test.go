@@ -162,6 +162,42 @@ func TestIncidentsAreBridged(t *testing.T) {
 	}
 }
 
+// The incident that was told first keeps its name, also where the other turns out to have begun before it; the other is
+// told as merged, when and why, and is so after a restart.
+func TestMergedIncidentsKeepTheFirstName(t *testing.T) {
+	storm := seen("head_storm", "x.example", 40, ranges("20.1.7.0/24"))
+	c := correlated([]detectors.Detection{storm}) // told at 60 s
+	slow := seen("latency", "y.example", 10)      // noticed later, began earlier
+	c.observe(epoch+70*second, []detectors.Detection{storm, slow}, nil)
+	if len(c.incidents) != 2 {
+		t.Fatal(groups(c))
+	}
+	var s snapshot
+	c.observe(epoch+90*second, []detectors.Detection{slow, storm, seen("head_storm", "y.example", 60, ranges("20.1.7.0/24"))}, nil)
+	s.At = c.at
+	c.store(&s)
+	restored := newCorrelator(c.site, c.dropped)
+	restored.load(&s)
+	for _, c := range []*correlator{c, restored} {
+		in := c.of(&slow)
+		if in == nil || in.ID != "20260701T000040Z-x.example" || in.StartsAt != epoch+10*second || len(in.Members) != 3 {
+			t.Fatalf("%+v", in)
+		}
+		want := Merged{"20260701T000010Z-y.example", epoch + 90*second, "100 % of the requests come from address ranges of both"}
+		if len(in.Merged) != 1 || in.Merged[0] != want {
+			t.Errorf("%+v", in.Merged)
+		}
+		if text := in.text(); !strings.Contains(text, "\nmerged with 20260701T000010Z-y.example at 2026-07-01T00:01:30Z: 100 % of the requests") {
+			t.Error(text)
+		}
+	}
+	// What came together from the beginning has no other name.
+	c = correlated([]detectors.Detection{storm, seen("head_storm", "y.example", 60, ranges("20.1.7.0/24"))})
+	if in := c.of(&storm); len(in.Merged) > 0 {
+		t.Errorf("%+v", in.Merged)
+	}
+}
+
 // An incident goes on over a breath of its detections and ends with the last of them.
 func TestIncidentsEnd(t *testing.T) {
 	c := correlated([]detectors.Detection{seen("latency", "a.example", 0)})

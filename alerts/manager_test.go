@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/squall-sre/squall/detectors"
+	"github.com/squall-sre/squall/detectors/pane"
 )
 
 const reflectBool = reflect.Bool
@@ -54,7 +55,7 @@ func newFilm(t *testing.T, rules []Rule, c Config) *film {
 // pane plays one pane in which the named detectors are active.
 func (f *film) pane(names ...string) []Alert {
 	f.at += 10 * second
-	r := &detectors.Result{At: f.at}
+	r := &detectors.Result{At: f.at, Pane: &pane.Pane{Start: f.at - 10*second, End: f.at}}
 	for _, name := range detectors.Names() {
 		d := f.active[name]
 		switch on := slices.Contains(names, name); {
@@ -142,7 +143,7 @@ func TestWithinJoinsWhatDidNotOverlap(t *testing.T) {
 	rules := []Rule{{Name: "A", When: "head_storm and latency", Severity: "page", Within: time.Minute}}
 	f := newFilm(t, rules, hold(time.Second))
 	f.play(map[string]string{"head_storm": "HH.............", "latency": "....LL........."})
-	f.want("50 firing A page 0", "90 resolved A page 0-90")
+	f.want("50 firing A page 40", "90 resolved A page 40-90")
 	rules[0].Within = 0
 	f = newFilm(t, rules, hold(time.Second))
 	f.play(map[string]string{"head_storm": "HH.............", "latency": "....LL........."})
@@ -153,12 +154,12 @@ func TestWithinJoinsWhatDidNotOverlap(t *testing.T) {
 func TestAndOrNot(t *testing.T) {
 	tracks := map[string]string{"latency": ".LLLL.", "saturation": "..SS..", "self_loop": "...SS."}
 	for when, story := range map[string][]string{
-		"latency and saturation":                         {"30 firing A page 10", "50 resolved A page 10-50"},
+		"latency and saturation":                         {"30 firing A page 20", "50 resolved A page 20-50"},
 		"saturation or self_loop":                        {"30 firing A page 20", "60 resolved A page 20-60"},
-		"latency and not saturation":                     {"20 firing A page 10", "30 resolved A page 10-30", "50 firing A page 30", "60 resolved A page 30-60"},
+		"latency and not saturation":                     {"20 firing A page 10", "30 resolved A page 10-30", "50 firing A page 40", "60 resolved A page 40-60"},
 		"not self_loop and (latency or saturation)":      {"20 firing A page 10", "40 resolved A page 10-40"},
-		"latency and saturation and not self_loop":       {"30 firing A page 10", "40 resolved A page 10-40"},
-		"(latency and saturation) and not restart_burst": {"30 firing A page 10", "50 resolved A page 10-50"},
+		"latency and saturation and not self_loop":       {"30 firing A page 20", "40 resolved A page 20-40"},
+		"(latency and saturation) and not restart_burst": {"30 firing A page 20", "50 resolved A page 20-50"},
 	} {
 		f := newFilm(t, []Rule{{Name: "A", When: when, Severity: "page"}}, hold(time.Second))
 		f.play(tracks)
@@ -176,10 +177,10 @@ func TestWithinEnds(t *testing.T) {
 	f.want()
 	f = newFilm(t, joined, hold(time.Second))
 	f.play(map[string]string{"head_storm": "HH....", "latency": "....L."})
-	f.want("50 firing A page 0", "60 resolved A page 0-60")
+	f.want("50 firing A page 40", "60 resolved A page 40-60")
 	f = newFilm(t, []Rule{{Name: "A", When: "latency and not head_storm", Severity: "page", Within: 30 * time.Second}}, hold(time.Second))
 	f.play(map[string]string{"head_storm": "HH......", "latency": "LLLLLLLL"})
-	f.want("60 firing A page 0")
+	f.want("60 firing A page 50")
 }
 
 // A storm that takes breaths is one alert.
@@ -191,11 +192,11 @@ func TestFlappingIsOneAlert(t *testing.T) {
 	}
 }
 
-// The next alert of an identity begins behind the end of the one before, though a half was on all the time.
+// The next alert of an identity begins when its condition held again, though a half was on all the time.
 func TestNextAlertBeginsBehindTheLast(t *testing.T) {
 	f := newFilm(t, []Rule{{Name: "A", When: "client_abandon and latency", Severity: "page"}}, hold(time.Second))
 	f.play(map[string]string{"client_abandon": "CC....CC..", "latency": "LLLLLLLLLL"})
-	f.want("10 firing A page 0", "30 resolved A page 0-30", "70 firing A page 30", "90 resolved A page 30-90")
+	f.want("10 firing A page 0", "30 resolved A page 0-30", "70 firing A page 60", "90 resolved A page 60-90")
 }
 
 // The page of a storm goes on until the queue has drained.
@@ -205,7 +206,7 @@ func TestStormHurtingOutlivesTheHeads(t *testing.T) {
 		"head_storm":     strings.Repeat("H", 42) + strings.Repeat(".", 40),
 		"client_abandon": "..." + strings.Repeat("C", 60) + strings.Repeat(".", 19),
 	})
-	f.want("40 firing StormHurting page 0", "760 resolved StormHurting page 0-640")
+	f.want("40 firing StormHurting page 30", "760 resolved StormHurting page 30-640")
 }
 
 func TestJumpInTime(t *testing.T) {

@@ -61,10 +61,13 @@ func TestLimiterBackfires(t *testing.T) {
 
 	// Without files to compare with, and without the error log, the key is not shown.
 	d.Evidence.StaticPlain, d.Evidence.Zones = n(3), nil
-	wantCause(t, raise(t, "LimiterBackfires", result(d)), Proven, "consistent with a limiter whose key uses $request_uri",
-		"20 static files that were asked for without a query string", "nginx's error log")
+	a = raise(t, "LimiterBackfires", result(d))
+	wantCause(t, a, Proven, "consistent with a limiter whose key uses $request_uri", "that it does is not shown (fewer than 20 static files")
+	if len(a.Cause.Missing) > 0 || !strings.Contains(adviceText(&a), "which zone it is nginx's error log tells") {
+		t.Errorf("proven, and yet something is missing: %+v", a)
+	}
 	d.Evidence.LimitedOwn, d.Evidence.LimitedAllowed = n(0), n(0)
-	wantCause(t, raise(t, "LimiterBackfires", result(d)), Probable, "consistent with")
+	wantCause(t, raise(t, "LimiterBackfires", result(d)), Probable, "consistent with", "20 static files that were asked for without a query string", "nginx's error log")
 
 	// An application's own limiter has no zone.
 	d.Evidence = detectors.Evidence{LimitedAllowed: n(60), LimitedByUpstream: n(60), LimitedOwn: n(0), LimitedStaticQuery: n(0)}
@@ -79,6 +82,20 @@ func TestLimiterBackfires(t *testing.T) {
 	wantCause(t, raise(t, "LimiterBackfires", result(limiterDetection(), failing)), Proven, "40 answers were 5xx, consistent with pages whose own calls were refused")
 	if a := raise(t, "LimiterBackfires", result(limiterDetection()), "limiter_uri_key"); !strings.HasPrefix(a.Advice[2].Text, "limiter_uri_key is in place") {
 		t.Errorf("%+v", a.Advice)
+	}
+}
+
+// People behind a NAT that is configured as own are not taken for hosts that call themselves.
+func TestOfficeThatIsConfiguredAsOwn(t *testing.T) {
+	d, self := limiterDetection(), detection("self_loop", 360)
+	d.Evidence = detectors.Evidence{LimitedOwn: n(240), LimitedAllowed: n(0), LimitedStaticQuery: n(0), LimitedByUpstream: n(0)}
+	self.Evidence = detectors.Evidence{RequestsPerMinute: n(360), DistinctAgents: n(60), BrowserShare: n(1), Limited: n(240)}
+	for _, name := range []string{"LimiterBackfires", "SelfLoop"} {
+		a := raise(t, name, result(d, self))
+		wantCause(t, a, Probable, "60 user agents", "people behind", "whether people share these addresses")
+		if text := adviceText(&a); !strings.Contains(text, "if these are people behind your NAT, put its address into allowed; else don't call yourself") {
+			t.Errorf("%s: %s", name, text)
+		}
 	}
 }
 

@@ -297,15 +297,15 @@ func TestCampaign(t *testing.T) {
 		"latency":        "....L.......",
 	})
 	f.want(
-		"30 firing HeadStorm info 20", "40 firing StormHurting page 20", "50 firing Slow warning 40", "60 resolved Slow warning 40-60",
-		"70 resolved HeadStorm info 20-70", "70 firing HeadStorm warning 20", "70 resolved StormHurting page 20-70", "110 resolved HeadStorm warning 20-110",
+		"30 firing HeadStorm info 20", "40 resolved HeadStorm info 20-40", "40 firing HeadStorm warning 20", "40 firing StormHurting page 30",
+		"50 firing Slow warning 40", "60 resolved Slow warning 40-60", "70 resolved StormHurting page 30-70", "110 resolved HeadStorm warning 20-110",
 	)
 	want := "; a campaign was sent at 2026-07-01T00:00:05Z (July), 15s before the storm began"
-	if !strings.HasSuffix(f.told[1].Cause.Text, want) {
-		t.Fatal(f.told[1].Cause.Text)
+	if !strings.HasSuffix(f.told[3].Cause.Text, want) {
+		t.Fatal(f.told[3].Cause.Text)
 	}
-	if !strings.Contains(f.told[1].Annotations["cause"], "a campaign was sent at") {
-		t.Fatal(f.told[1].Annotations["cause"])
+	if !strings.Contains(f.told[3].Annotations["cause"], "a campaign was sent at") {
+		t.Fatal(f.told[3].Annotations["cause"])
 	}
 	f.at += 7200 * second
 	f.pane("head_storm")
@@ -313,6 +313,20 @@ func TestCampaign(t *testing.T) {
 	if last.Severity != Warning || strings.Contains(last.Cause.Text, "campaign was sent") ||
 		!strings.HasSuffix(last.Cause.Text, "; no campaign of the calendar was sent when the storm began") {
 		t.Fatalf("%s %+v", last.Severity, last.Cause)
+	}
+}
+
+// A storm that hurts nobody is an info for as long as its campaign lasts; when clients begin to leave it is told as it is.
+func TestCampaignLowersNothingThatHurts(t *testing.T) {
+	rules := []Rule{{Name: "HeadStorm", When: "head_storm", Severity: "warning"}}
+	c := Config{MinFiring: time.Second, Campaigns: []Campaign{{Name: "July", At: *at(5), For: time.Minute}}}
+	f := newFilm(t, rules, c)
+	f.play(map[string]string{"head_storm": "..HHHHHHHH.."})
+	f.want("30 firing HeadStorm info 20", "70 resolved HeadStorm info 20-70", "70 firing HeadStorm warning 20", "110 resolved HeadStorm warning 20-110")
+	for _, hurt := range hurts {
+		f = newFilm(t, rules, c)
+		f.play(map[string]string{"head_storm": "..HHHHHHHH..", hurt: "..XXXXXXXX.."})
+		f.want("30 firing HeadStorm warning 20", "110 resolved HeadStorm warning 20-110")
 	}
 }
 

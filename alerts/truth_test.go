@@ -2,6 +2,7 @@ package alerts
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -134,5 +135,61 @@ func TestRetriesThatAreNotKnownAreLeftOut(t *testing.T) {
 	wantCause(t, a, Probable, "clients ask for GET /admin/search again within seconds of its own timeout;")
 	if all := causeText(&a) + adviceText(&a); strings.Contains(all, "unknown") || strings.Contains(all, "storm of visitors") {
 		t.Error(all)
+	}
+}
+
+// A flood is told as what it is; of harm nobody has seen nothing is said.
+func TestFloodThatHurtsNobody(t *testing.T) {
+	d := detection("agent_flood", 2281)
+	d.Evidence = detectors.Evidence{RequestsPerMinute: n(2281), BaselinePerMinute: n(111), DistinctClients: n(1229), TopAgents: []detectors.Count{{Key: "Mozilla/5.0", Count: 2281}},
+		TopRoutes: []detectors.Count{{Key: "GET /a", Count: 2000}}, WorkerSecondsUpper: n(90)}
+	a := raise(t, "AgentFlood", result(d))
+	wantCause(t, a, Proven, "a flood of one agent at 2,281 requests a minute from ≈1,229 addresses; no client is hurt: the busiest agent that people use is known to make 111")
+	for _, harm := range []string{"holds the origin", "broad", "worker-seconds", "pinned"} {
+		if text := causeText(&a); strings.Contains(text, harm) {
+			t.Errorf("%q: %s", harm, text)
+		}
+	}
+}
+
+// Of mail that was sent nothing is known without a calendar, and so it is said of what looks like its scanners.
+func TestNoSendTimeIsKnown(t *testing.T) {
+	a := raise(t, "HeadStorm", result(stormDetections()[1]))
+	if !strings.HasSuffix(a.Cause.Text, "consistent with link-protection scanners; no client is hurt: 100 % of them reached an upstream; 89 % of the worker-seconds; 8 requests per address and minute from ≈250 addresses: a per-address limit cannot help; no send time is known: there is no calendar of mail (campaigns)") {
+		t.Error(a.Cause.Text)
+	}
+	few := stormDetections()[1]
+	few.Evidence.DistinctClients = n(3)
+	if a := raise(t, "HeadStorm", result(few)); strings.Contains(a.Cause.Text, "send time") {
+		t.Error(a.Cause.Text)
+	}
+}
+
+// What is asked for again and again is found by class, not by the mean of the site, and beside a costlier class that is not.
+func TestRepeatedReadsAreFoundByClass(t *testing.T) {
+	sat := detection("saturation", 1.2)
+	sat.Evidence = detectors.Evidence{Method: "GET", Route: "/city/{name}", WorkerSecondsShare: n(0.41), PoolWorkers: n(25), RepeatFactor: n(1.2), RequestsPerMinute: n(600),
+		Costs: []detectors.ClassCost{
+			{Method: "GET", Route: "/city/{name}", Routes: 1, Share: n(0.41), RepeatFactor: n(1.2)},
+			{Method: "GET", Route: "/feeds/*.xml", Routes: 150, Share: n(0.35), RepeatFactor: n(24)},
+			{Method: "POST", Route: "/search", Routes: 1, Share: n(0.2), RepeatFactor: n(9)},
+		}}
+	a := raise(t, "WorkersExhausted", result(stormDetections()[0], sat))
+	if layers := layersOf(a.Advice); !slices.Equal(layers, []string{"cdn", "application", "nginx", "application"}) {
+		t.Fatalf("%v %+v", layers, a.Advice)
+	}
+	for i, want := range []string{"cache GET /feeds/*.xml at the edge", "GET /city/{name} holds 41 %", "", "600 requests a minute are few for their cost, and an autoscaler on request count stays silent"} {
+		if !strings.Contains(a.Advice[i].Text, want) {
+			t.Errorf("%q is not in %s", want, a.Advice[i].Text)
+		}
+	}
+	if !strings.Contains(a.Advice[0].Text, "asked for 24 times, so up to 95.8 %") || strings.Contains(adviceText(&a), "/search at the edge") {
+		t.Error(adviceText(&a))
+	}
+	if got := (class{route: "/feeds/*.xml", routes: 150}).pattern(); got != `^/feeds/[^/]+\.xml$` {
+		t.Error(got)
+	}
+	if got := (class{route: "/feeds/*.xml", routes: 1}).pattern(); got != "" {
+		t.Errorf("a client's * got into a pattern: %s", got)
 	}
 }

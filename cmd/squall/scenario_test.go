@@ -288,7 +288,7 @@ func checkStormTimes(t *testing.T, v *verdict, s *simulate.SiteTruth) {
 	}
 	for _, a := range v.alerts {
 		switch {
-		case a.Alert == "HeadStorm" || a.Alert == "StormHurting":
+		case a.Alert == "HeadStorm":
 			if d := a.StartsAt.Sub(*s.Onset); d.Abs() > onePane {
 				t.Errorf("%s starts %s from the onset", a.Alert, d)
 			}
