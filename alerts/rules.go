@@ -189,6 +189,9 @@ func compileRule(r Rule, known []string) (*rule, error) {
 			}
 		}
 	}
+	if err := checkPlaces(r.By, "when", r.When, c.when.reads); err != nil {
+		return nil, err
+	}
 	if c.severity, err = compileSeverity(r.Severity, known); err != nil {
 		return nil, fmt.Errorf("severity: %w", err)
 	}

@@ -192,3 +192,30 @@ func FuzzRules(f *testing.F) {
 		}
 	})
 }
+
+// A rule that can never fire is refused, and one that may is not.
+func TestRulesThatNothingJoins(t *testing.T) {
+	for _, c := range []struct {
+		when string
+		by   []string
+		want string // "": it is taken
+	}{
+		{"latency", []string{"sites"}, `by: no detection has a label "sites": there are cluster and site: did you mean "site"?`},
+		{"restart_burst and latency", nil, "when: by site it never holds, since no label joins detections of a site with those of the cluster: restart_burst (cluster), latency (site)"},
+		{"restart_burst.restarts > 3 and latency.value > 2", []string{"cluster"}, "when: by cluster it never holds"},
+		{"restart_burst and latency", []string{}, ""},
+		{"restart_burst or latency", nil, ""},
+		{"restart_burst and not latency", nil, ""},
+		{"restart_burst and probe_failure and worker_timeout", []string{"cluster"}, ""},
+		{"probe_failure and latency", nil, ""},
+		{"(restart_burst or client_abandon) and latency", nil, ""},
+	} {
+		err := CheckRules([]Rule{{Name: "A", When: c.when, By: c.by, Severity: "info"}}, detectors.Names())
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s by %v: %v", c.when, c.by, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s by %v: %v", c.when, c.by, err)
+		}
+	}
+}

@@ -43,6 +43,21 @@ func New(name string, decode func(any) error) (Detector, error) {
 	return d, nil
 }
 
+// PlacesOf lists the labels that detections of a kind may have: each has one of them. Nil: there is no such kind.
+func PlacesOf(name string) []string {
+	d, err := New(name, nil)
+	if err != nil {
+		return nil
+	}
+	if d.Scope() == Cluster {
+		return []string{"cluster"}
+	}
+	if _, both := d.(interface{ speaksOfCluster() }); both {
+		return []string{"cluster", "site"}
+	}
+	return []string{"site"}
+}
+
 // leave is the share of a threshold under which an active detection ends. What lies between goes on, so that a
 // number that trembles around its threshold makes one episode.
 const leave = 0.5

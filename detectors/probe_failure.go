@@ -39,6 +39,8 @@ func (d *probeFailure) Span() time.Duration { return d.Window }
 
 func (d *probeFailure) Scope() Scope { return PerSite }
 
+func (d *probeFailure) speaksOfCluster() {} // too: of probes that kubelet tells of
+
 func isProbe(k pane.Key) bool { return k.Probe }
 
 // hurt is how many probes of a cell reached an upstream and were slow, given up or answered 5xx: at least, since one

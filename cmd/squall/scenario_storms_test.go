@@ -153,6 +153,39 @@ func TestFooterLinks(t *testing.T) {
 	}
 }
 
+// TestCostlyCrawl: ten requests a second stall a site, each of them slow. Nothing is many but what is asked for again and
+// again, and that is said from the first page on.
+func TestCostlyCrawl(t *testing.T) {
+	eachOf(t, around(t, "S08", "nginx_extended", "alb", "ingress_nginx"), func(t *testing.T, o simulate.Options) {
+		v, _ := judgedLogs(t, o, "")
+		began, ended := once(t, v, "WorkersExhausted")
+		paged(t, v, "WorkersExhausted", "ClientsGivingUp")
+		if n := len(v.of("ClientsGivingUp")); n > 2 {
+			t.Errorf("ClientsGivingUp came %d times", n/2)
+		}
+		for _, a := range []transition{began, ended} {
+			advised(t, &a, "cdn", "cache GET /feeds/")
+			advised(t, &a, "application", "an autoscaler on request count stays silent")
+			for _, ad := range a.Advice {
+				if strings.Contains(ad.Text, "cache GET /search") {
+					t.Errorf("what is asked for once is cached: %s", ad.Text)
+				}
+			}
+		}
+		check(t, "first layer", began.Advice[0].Layer, "cdn")
+		check(t, "the costliest", ended.Evidence.Route, "/feeds/*.xml")
+		factor := 24.0
+		if o.Rate > 0 {
+			factor *= o.Rate
+		}
+		between(t, "requests for each feed", ended.Evidence.RepeatFactor, 0.9*factor, 1.1*factor)
+		if len(ended.Evidence.TopRoutes) < 3 {
+			t.Errorf("ranked: %+v", ended.Evidence.TopRoutes)
+		}
+		silent(t, v, "head_storm", "agent_flood")
+	})
+}
+
 // TestWellServed: the edge has 423 requests a second and lets 87 through; nobody is woken, whichever logs are read.
 func TestWellServed(t *testing.T) {
 	for i, without := range [][]string{nil, {"access.log"}} {
