@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/squall-sre/squall/detectors"
 )
@@ -227,11 +228,30 @@ func adviseProbe(f *facts) []option {
 func (f *facts) repeated() []class {
 	var out []class
 	for _, c := range f.costly {
-		if (c.method == "GET" || c.method == "HEAD") && c.share >= minorShare && c.repeats >= cacheable {
+		if (c.method == "GET" || c.method == "HEAD") && c.share >= minorShare && c.repeats >= f.enough() {
 			out = append(out, c)
 		}
 	}
 	return out
+}
+
+// soonRepeated is how often an address must have been asked for within the first minutes to be one that is asked for
+// again and again.
+const (
+	soonRepeated = 2.0
+	soon         = int64(3 * time.Minute)
+)
+
+// enough is how often an address must have been asked for until now.
+func (f *facts) enough() float64 {
+	if f.early() {
+		return soonRepeated
+	}
+	return cacheable
+}
+
+func (f *facts) early() bool {
+	return f.alert.State != Resolved && f.alert.StartsAt > 0 && f.alert.At-f.alert.StartsAt < soon
 }
 
 // adviseReads caches what is asked for again and again, each class by its own numbers, and makes the rest cheaper.
@@ -268,11 +288,14 @@ func adviseScale(f *facts) []option {
 }
 
 func adviseCache(f *facts) []option {
-	c := f.class
+	c, times := f.class, " times"
+	if f.early() {
+		times = " times within the first minutes"
+	}
 	return []option{{Advice{
 		Layer: layerCDN,
-		Text: fmt.Sprintf("cache %s at the edge and serve stale while revalidating, unless it sets a cookie or depends on a session (the log does not say): each address is asked for %s times, so up to %s of these requests would not reach the origin. It holds %s of the worker-seconds",
-			c, short(c.repeats), percent(1-1/c.repeats), percent(c.share)),
+		Text: fmt.Sprintf("cache %s at the edge and serve stale while revalidating, unless it sets a cookie or depends on a session (the log does not say): each address is asked for %s%s, so up to %s of these requests would not reach the origin. It holds %s of the worker-seconds",
+			c, short(c.repeats), times, percent(1-1/c.repeats), percent(c.share)),
 		Snippet: "Cache-Control: public, max-age=60, stale-while-revalidate=600",
 		Verify:  "the cache status of a second request must be HIT, and worker_seconds_share of the route fall",
 	}, f.covering("edge_cache", "stale_while_revalidate")}}

@@ -64,8 +64,11 @@ var shipped = []Rule{
 	},
 	{
 		// Two minutes, since both look back over one: a rollout that stalls for less is over when it is told.
+		// It goes on while clients leave a slow site: what they left behind is in no log, so that a pool which is still
+		// used up looks half empty for a while.
 		Name: "WorkersExhausted", When: "saturation and (client_abandon or latency)", Severity: string(Page),
-		For: 2 * time.Minute, KeepFiringFor: keepFiring,
+		While: "saturation or client_abandon and latency",
+		For:   2 * time.Minute, KeepFiringFor: keepFiring,
 	},
 	{Name: "AgentFlood", When: "agent_flood", Severity: string(Warning), KeepFiringFor: keepFiring},
 	{Name: "SelfLoop", When: "self_loop", Severity: string(Warning), KeepFiringFor: keepFiring},

@@ -183,7 +183,7 @@ func TestRepeatedReadsAreFoundByClass(t *testing.T) {
 			t.Errorf("%q is not in %s", want, a.Advice[i].Text)
 		}
 	}
-	if !strings.Contains(a.Advice[0].Text, "asked for 24 times, so up to 95.8 %") || strings.Contains(adviceText(&a), "/search at the edge") {
+	if !strings.Contains(a.Advice[0].Text, "asked for 24 times within the first minutes, so up to 95.8 %") || strings.Contains(adviceText(&a), "/search at the edge") {
 		t.Error(adviceText(&a))
 	}
 	if got := (class{route: "/feeds/*.xml", routes: 150}).pattern(); got != `^/feeds/[^/]+\.xml$` {

@@ -156,31 +156,29 @@ func TestFooterLinks(t *testing.T) {
 // TestCostlyCrawl: ten requests a second stall a site, each of them slow. Nothing is many but what is asked for again and
 // again, and that is said from the first page on.
 func TestCostlyCrawl(t *testing.T) {
-	eachOf(t, around(t, "S08", "nginx_extended", "alb", "ingress_nginx"), func(t *testing.T, o simulate.Options) {
+	all := around(t, "S08", "nginx_extended", "alb", "ingress_nginx")
+	all[0].Seed, all[0].Rate = 7, 1.3 // its pool looks half empty for two minutes while the queue drains
+	eachOf(t, all, func(t *testing.T, o simulate.Options) {
 		v, _ := judgedLogs(t, o, "")
 		began, ended := once(t, v, "WorkersExhausted")
-		paged(t, v, "WorkersExhausted", "ClientsGivingUp")
-		if n := len(v.of("ClientsGivingUp")); n > 2 {
-			t.Errorf("ClientsGivingUp came %d times", n/2)
-		}
-		for _, a := range []transition{began, ended} {
-			advised(t, &a, "cdn", "cache GET /feeds/")
-			advised(t, &a, "application", "an autoscaler on request count stays silent")
-			for _, ad := range a.Advice {
-				if strings.Contains(ad.Text, "cache GET /search") {
-					t.Errorf("what is asked for once is cached: %s", ad.Text)
-				}
+		for _, a := range v.pages() {
+			_, over := once(t, v, a.Alert) // one storm pages once
+			check(t, "first layer of "+a.Alert, a.Advice[0].Layer, "cdn")
+			for _, x := range []transition{a, over} {
+				advised(t, &x, "cdn", "cache GET /feeds/")
+				advised(t, &x, "application", "an autoscaler on request count stays silent")
 			}
 		}
-		check(t, "first layer", began.Advice[0].Layer, "cdn")
-		check(t, "the costliest", ended.Evidence.Route, "/feeds/*.xml")
-		factor := 24.0
-		if o.Rate > 0 {
-			factor *= o.Rate
+		for _, ad := range began.Advice {
+			if strings.Contains(ad.Text, "cache GET /search") || strings.Contains(ad.Text, "cache GET /city") {
+				t.Errorf("what is asked for once is cached: %s", ad.Text)
+			}
 		}
-		between(t, "requests for each feed", ended.Evidence.RepeatFactor, 0.9*factor, 1.1*factor)
-		if len(ended.Evidence.TopRoutes) < 3 {
-			t.Errorf("ranked: %+v", ended.Evidence.TopRoutes)
+		check(t, "the costliest", ended.Evidence.Route, "/feeds/*.xml")
+		factor := 24 * cmp.Or(o.Rate, 1)
+		between(t, "requests for each feed", ended.Evidence.RepeatFactor, 0.9*factor, 1.15*factor)
+		if r := ended.Evidence.TopRoutes; len(r) < 3 || r[0].Key != "GET /feeds/*.xml" {
+			t.Errorf("ranked: %+v", r)
 		}
 		silent(t, v, "head_storm", "agent_flood")
 	})
