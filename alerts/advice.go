@@ -254,20 +254,26 @@ func (f *facts) early() bool {
 	return f.alert.State != Resolved && f.alert.StartsAt > 0 && f.alert.At-f.alert.StartsAt < soon
 }
 
-// adviseReads caches what is asked for again and again, each class by its own numbers, and makes the rest cheaper.
+// adviseReads caches what is asked for again and again, each class by its own numbers, beside what else is to be done of
+// the costliest. It comes first where it is the costliest.
 func adviseReads(f *facts) []option {
-	var options []option
-	cached := f.repeated()
-	for _, c := range cached {
-		options = append(options, f.about(c, adviseCache)...)
+	var cached, rest []option
+	top, read := f.costly[0], f.repeated()
+	for _, c := range read {
+		cached = append(cached, f.about(c, adviseCache)...)
 	}
-	for _, c := range f.costly {
-		if c.share > broadShare && !slices.Contains(cached, c) {
-			options = append(options, f.about(c, adviseCostly)...)
-			break
-		}
+	switch {
+	case !(top.share > broadShare):
+		rest = adviseBroad(f)
+	case !slices.Contains(read, top):
+		rest = append(f.about(top, adviseCostly), adviseScale(f)...)
+	default:
+		rest = adviseScale(f)
 	}
-	return append(options, adviseScale(f)...)
+	if slices.Contains(read, top) {
+		return append(cached, rest...)
+	}
+	return append(rest, cached...)
 }
 
 // about is the advice for a class as if it were the costliest.

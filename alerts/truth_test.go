@@ -175,16 +175,22 @@ func TestRepeatedReadsAreFoundByClass(t *testing.T) {
 			{Method: "POST", Route: "/search", Routes: 1, Share: n(0.2), RepeatFactor: n(9)},
 		}}
 	a := raise(t, "WorkersExhausted", result(stormDetections()[0], sat))
-	if layers := layersOf(a.Advice); !slices.Equal(layers, []string{"cdn", "application", "nginx", "application"}) {
+	if layers := layersOf(a.Advice); !slices.Equal(layers, []string{"application", "nginx", "application", "cdn"}) {
 		t.Fatalf("%v %+v", layers, a.Advice)
 	}
-	for i, want := range []string{"cache GET /feeds/*.xml at the edge", "GET /city/{name} holds 41 %", "", "600 requests a minute are few for their cost, and an autoscaler on request count stays silent"} {
+	for i, want := range []string{"GET /city/{name} holds 41 %", "", "600 requests a minute are few for their cost, and an autoscaler on request count stays silent", "cache GET /feeds/*.xml at the edge"} {
 		if !strings.Contains(a.Advice[i].Text, want) {
 			t.Errorf("%q is not in %s", want, a.Advice[i].Text)
 		}
 	}
-	if !strings.Contains(a.Advice[0].Text, "asked for 24 times within the first minutes, so up to 95.8 %") || strings.Contains(adviceText(&a), "/search at the edge") {
+	if !strings.Contains(a.Advice[3].Text, "asked for 24 times within the first minutes, so up to 95.8 %") || strings.Contains(adviceText(&a), "/search at the edge") {
 		t.Error(adviceText(&a))
+	}
+	// It comes first where it is the costliest, and leaves a broad stall its own advice.
+	sat.Evidence.Costs = []detectors.ClassCost{{Method: "GET", Route: "/", Routes: 1, Share: n(0.18), RepeatFactor: n(25)}}
+	a = raise(t, "WorkersExhausted", result(stormDetections()[0], sat))
+	if layers := layersOf(a.Advice); !slices.Equal(layers, []string{"cdn", "application"}) || !strings.Contains(a.Advice[1].Text, "shared dependency") {
+		t.Errorf("%+v", a.Advice)
 	}
 	if got := (class{route: "/feeds/*.xml", routes: 150}).pattern(); got != `^/feeds/[^/]+\.xml$` {
 		t.Error(got)
