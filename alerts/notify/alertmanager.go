@@ -179,13 +179,15 @@ func (n *alertmanager) observe(now time.Time) {
 	}
 }
 
-// postable is the alert in Alertmanager's time.
+// postable is the alert in Alertmanager's time. That is what its Date says, which a proxy may have written, whose clock
+// is wrong: so what fires ends in the future by our clock, too. An end too late is harmless, one in the past is a page
+// that is lost.
 func (n *alertmanager) postable(a *alerts.Alert, now time.Time) *models.PostableAlert {
 	starts := time.Unix(0, a.StartsAt)
 	if starts.After(now) {
 		starts = now
 	}
-	ends := now.Add(4 * n.resend)
+	ends := now.Add(max(4*n.resend, 4*n.resend-time.Duration(n.skew.Load())))
 	if a.State == alerts.Resolved {
 		ends = time.Unix(0, a.EndsAt)
 		if ends.After(now) {

@@ -140,8 +140,10 @@ func TestAnotherClockIsUsed(t *testing.T) {
 		}
 		last := am.got[1][0]
 		theirs := time.Now().Add(ahead)
-		if ends := parse(t, last["endsAt"]); ends.Sub(theirs) < 3*time.Minute || ends.Sub(theirs) > 5*time.Minute {
-			t.Errorf("%s ahead: endsAt is %s from their now", ahead, ends.Sub(theirs))
+		// A proxy may have told that time, and Alertmanager's own be right: the end is in the future by both.
+		latest := time.Now().Add(max(ahead, 0))
+		if ends := parse(t, last["endsAt"]); ends.Sub(latest) < 3*time.Minute || ends.Sub(latest) > 5*time.Minute {
+			t.Errorf("%s ahead: endsAt is %s from the later of both nows", ahead, ends.Sub(latest))
 		}
 		if starts := parse(t, last["startsAt"]); starts.After(theirs.Add(2 * time.Second)) {
 			t.Errorf("%s ahead: startsAt is in their future", ahead)

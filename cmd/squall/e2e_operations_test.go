@@ -94,6 +94,10 @@ func TestReloadTakesEffectWholeOrNotAtAll(t *testing.T) {
 	eventually(t, "the hangup is answered too", func() bool { return len(squall.log(kept)) == 2 })
 	check(t, "reloads", len(squall.log(reloaded)), 0)
 
+	write(t, file, strings.ReplaceAll(low, filepath.Join(dir, "spool"), filepath.Join(dir, "another")))
+	if code, text = squall.reload(); code < 400 || !strings.Contains(text, "spool.dir") {
+		t.Errorf("another spool is answered %d: %s", code, text)
+	}
 	write(t, file, low)
 	code, text = squall.reload()
 	check(t, "answer to a good file: "+text, code, http.StatusOK)

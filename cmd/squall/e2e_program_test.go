@@ -96,6 +96,7 @@ type program struct {
 	cmd            *exec.Cmd
 	stdout, stderr *output
 	ended          chan struct{} // closed when it has exited
+	untaken        chan struct{} // closed when nobody takes standard error any more
 	base           string        // http://address, of `squall run`
 }
 
@@ -107,6 +108,8 @@ type surroundings struct {
 
 	program string   // another squall than that of the tests
 	stdout  *os.File // nil: it is kept
+	stderr  *os.File // nil: it is kept, else what taken gives
+	taken   *os.File // the other end of stderr
 }
 
 // launch starts `squall args...` as it is; a test that ends kills what is left.
@@ -114,11 +117,16 @@ func launch(t *testing.T, in surroundings, args ...string) *program {
 	t.Helper()
 	p := &program{
 		t: t, cmd: exec.Command(cmp.Or(in.program, squallProgram(t)), args...), stdout: &output{}, stderr: &output{}, ended: make(chan struct{}),
+		untaken: make(chan struct{}),
 	}
 	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "NOTIFY_SOCKET=") }), in.env...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = in.stdin, p.stdout, p.stderr
 	if in.stdout != nil {
 		p.cmd.Stdout = in.stdout
+	}
+	if in.stderr != nil {
+		p.cmd.Stderr = in.stderr
+		go p.take(in.taken)
 	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: in.user}
 	p.cmd.WaitDelay = 5 * time.Second

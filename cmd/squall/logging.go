@@ -11,12 +11,12 @@ import (
 
 // newLogger makes the logger: for people when out is a terminal, as JSON otherwise. level is debug, info,
 // warn or error. Callers and stack traces are left out: a sentence and its fields say where it comes from.
-func newLogger(out *os.File, level string) (*zap.Logger, error) {
+func newLogger(out zapcore.WriteSyncer, terminal bool, level string) (*zap.Logger, error) {
 	at, err := zapcore.ParseLevel(level)
 	if err != nil || at > zapcore.ErrorLevel {
 		return nil, fmt.Errorf("log level %q: write debug, info, warn or error", level)
 	}
-	return zap.New(newLogCore(out, at, isTerminal(out))), nil
+	return zap.New(newLogCore(out, at, terminal)), nil
 }
 
 func newLogCore(out zapcore.WriteSyncer, level zapcore.Level, terminal bool) zapcore.Core {

@@ -18,7 +18,7 @@ func TestLoggerWritesJSONToAFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := newLogger(f, "warn")
+	log, err := newLogger(f, isTerminal(f), "warn")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestLoggerWritesForPeopleToATerminal(t *testing.T) {
 
 func TestLoggerRefusesLevels(t *testing.T) {
 	for _, level := range []string{"loud", "fatal", "panic"} {
-		if _, err := newLogger(os.Stderr, level); err == nil {
+		if _, err := newLogger(os.Stderr, false, level); err == nil {
 			t.Errorf("level %q is accepted", level)
 		}
 	}

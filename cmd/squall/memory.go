@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"os"
+	"path"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 
 	"go.uber.org/zap"
 )
@@ -22,8 +25,9 @@ func boundMemory(log *zap.Logger) {
 		return
 	}
 	limit := int64(softMemory)
-	for _, path := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
-		text, err := os.ReadFile(path)
+	group, _ := os.ReadFile("/proc/self/cgroup") // without control groups there is none
+	for _, file := range limitFiles(string(group)) {
+		text, err := os.ReadFile(file)
 		if err != nil {
 			continue // the other version of control groups, or none
 		}
@@ -33,4 +37,31 @@ func boundMemory(log *zap.Logger) {
 	}
 	debug.SetMemoryLimit(limit)
 	log.Debug("the collector's soft limit is set", zap.Int64("bytes", limit))
+}
+
+// limitFiles lists where the memory limits of the process's control group and of those around it stand, by
+// /proc/self/cgroup: in version 2 of control groups (0::/system.slice/squall.service), and in version 1
+// (5:memory:/docker/…). In a container of its own the group is the root.
+func limitFiles(groups string) (paths []string) {
+	const v2, v1 = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
+	for line := range strings.Lines(groups) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		root, file := v2, "memory.max"
+		switch {
+		case slices.Contains(strings.Split(parts[1], ","), "memory"):
+			root, file = v1, "memory.limit_in_bytes"
+		case parts[0] != "0":
+			continue
+		}
+		for dir := path.Clean("/" + parts[2]); ; dir = path.Dir(dir) {
+			paths = append(paths, path.Join(root, dir, file))
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	return paths
 }

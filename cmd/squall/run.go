@@ -82,7 +82,8 @@ func usageIf(err error) error {
 //	                                    │
 //	                                    └──batches──> spool ──> shipper ──> Loki
 func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdin io.Reader, stdout io.Writer) error {
-	log, err := newLogger(os.Stderr, o.level)
+	out := newLogWriter(os.Stderr)
+	log, err := newLogger(out, isTerminal(os.Stderr), o.level)
 	if err != nil {
 		return usageError(err)
 	}
@@ -96,7 +97,7 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	// all. (Notify, not Ignore: what is started from here would inherit an ignored signal.)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	process := prometheus.NewRegistry()
-	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	process.MustRegister(out.total, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		versioncollector.NewCollector("squall"))
 	store, err := spool.Open(ctx, spool.Config{
 		Dir: c.Spool.Dir, MaxBytes: int64(c.Spool.MaxBytes), MaxAge: c.Spool.MaxAge, Log: log.Named("spool"), Registerer: process,
@@ -112,7 +113,7 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 		log.Error("what receivers were told is not known: they may be told again", zap.Error(err))
 	}
 	s := &server{
-		options: o, load: load, log: log, store: store, outbox: outbox, unreadable: unreadable, stdin: stdin, stdout: stdout,
+		options: o, spool: c.Spool, web: c.Web, load: load, log: log, store: store, outbox: outbox, unreadable: unreadable, stdin: stdin, stdout: stdout,
 		reloads: make(chan chan error), accounts: newAccounts(process),
 	}
 	first, err := s.build(c)
@@ -164,6 +165,8 @@ func closeSpool(store *spool.Spool, log *zap.Logger) {
 type server struct {
 	options  runOptions
 	load     func() (*Config, error)
+	spool    SpoolConfig // as it was opened
+	web      WebConfig   // as it is served
 	log      *zap.Logger
 	store    *spool.Spool
 	outbox   *notify.Outbox
@@ -250,7 +253,7 @@ func (s *server) run(ctx context.Context, system systemd) error {
 			return err
 		}
 		stop()
-		if err := <-ended; err != nil {
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 			s.log.Error("the service of the old configuration ended badly", zap.Error(err))
 		}
 		if next.shipper == nil {
@@ -278,6 +281,9 @@ func (s *server) await(ctx context.Context, ended chan error, system systemd) (*
 			c, err := s.load()
 			var d *service
 			if err == nil {
+				err = s.fixed(c)
+			}
+			if err == nil {
 				d, err = s.build(c)
 			}
 			s.reloaded.done(err)
@@ -289,6 +295,20 @@ func (s *server) await(ctx context.Context, ended chan error, system systemd) (*
 			reply <- err
 		}
 	}
+}
+
+// fixed finds what a reload cannot change. With another spool what is stored would never be shipped, and all be read again.
+func (s *server) fixed(c *Config) error {
+	if c.Spool.Dir != s.spool.Dir {
+		return fmt.Errorf("spool.dir is %q and was %q: restart squall to change it, and move the directory with it", c.Spool.Dir, s.spool.Dir)
+	}
+	if c.Spool != s.spool {
+		s.log.Warn("the limits of the spool have changed: they take effect at the next start")
+	}
+	if c.Web != s.web {
+		s.log.Warn("web has changed: it takes effect at the next start")
+	}
+	return nil
 }
 
 // tell notes when systemd could not be told.

@@ -58,6 +58,7 @@ type service struct {
 	fits     fitWatch
 	clocks   clockWatch
 	began    time.Time // the reading
+	ticked   time.Time // when the loop last looked at the clock
 	arrived  time.Time
 	mark     int64 // ns: the watermark when it last moved, at arrived
 }
@@ -71,6 +72,7 @@ type inputRoad struct {
 	road     *pipeline.Road
 	last     time.Time // when its last work came, on the wall
 	idle     bool
+	silent   bool                 // it has said nothing yet
 	behind   map[string]time.Time // when the last work came of each stream of which more lies unread
 	format   string               // as configured
 	zone     *time.Location
@@ -249,7 +251,7 @@ func (d *service) read(ctx context.Context) error {
 	var sources sync.WaitGroup
 	errs := make([]error, len(d.inputs))
 	for i, in := range d.inputs {
-		in.last = time.Now()
+		in.last, in.silent = time.Now(), true
 		sources.Go(func() {
 			err := in.source.Run(ctx, d.store, func(b *pipeline.Block) error {
 				if err := ctx.Err(); err != nil {
@@ -321,7 +323,7 @@ func (d *service) arrive(w *pipeline.Work, now time.Time) {
 	in := d.inputs[i]
 	d.judge.trust = d.clocks.see(w, in.lateness, now, now.Sub(d.began))
 	if !d.judge.trust.astray {
-		in.last, in.idle = now, false
+		in.last, in.idle, in.silent = now, false, false
 	}
 	if w.Behind {
 		in.behind[w.Batch.Stream.ID] = now
@@ -344,6 +346,34 @@ func (d *service) pass(in *inputRoad, now time.Time) {
 	}
 }
 
+// thaw notices that the process stood still: frozen, stopped, starved. What was written meanwhile lies unread, so that
+// nothing may have passed before the sources have looked.
+func (d *service) thaw(now time.Time) {
+	if still := now.Sub(d.ticked); !d.ticked.IsZero() && still > time.Second {
+		for _, in := range d.inputs {
+			in.last = in.last.Add(still)
+			for id, last := range in.behind {
+				in.behind[id] = last.Add(still)
+			}
+		}
+		if !d.arrived.IsZero() {
+			d.arrived = d.arrived.Add(still)
+		}
+	}
+	d.ticked = now
+}
+
+// firstWord is how long an input is waited for that has said nothing yet: its first lines may be old.
+const firstWord = 15 * time.Second
+
+// patience is how long an input may say nothing until time passes it by.
+func (in *inputRoad) patience() time.Duration {
+	if in.silent {
+		return min(max(in.lateness, time.Second), firstWord)
+	}
+	return max(in.lateness, time.Second)
+}
+
 // moved notes when the watermark moved.
 func (d *service) moved() {
 	if at := d.judge.panes.Watermark(); at != d.mark && at != math.MinInt64 {
@@ -355,8 +385,9 @@ func (d *service) moved() {
 // has, event time goes on as the wall's does. It goes on from the last line, not from the wall's own time: a
 // host whose clock is an hour off must not have all its lines come too late.
 func (d *service) rest(now time.Time) {
+	d.thaw(now)
 	for _, in := range d.inputs {
-		if !in.idle && now.Sub(in.last) > max(in.lateness, time.Second) {
+		if !in.idle && now.Sub(in.last) > in.patience() {
 			in.idle = true
 			d.judge.panes.Idle(d.judge.sources[in.name], true)
 		}
