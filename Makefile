@@ -7,9 +7,10 @@ GOVULNCHECK   := v1.9.0
 VICTORIA_LOGS := v1.52.2
 VERSITYGW     := v1.8.0
 KUBERNETES    := v1.37.2
+HELM          := v3.22.0
 
 # What the tests run against for real, as COMMAND:PACKAGE of Debian. The race detector needs a C compiler.
-TEST_PACKAGES := gcc:build-essential nginx:nginx-light prometheus-alertmanager:prometheus-alertmanager \
+TEST_PACKAGES := gcc:build-essential nginx:nginx-light prometheus-alertmanager:prometheus-alertmanager promtool:prometheus \
                  logrotate:logrotate haproxy:haproxy journalctl:systemd \
                  /usr/lib/systemd/systemd-journal-remote:systemd-journal-remote caddy:caddy apache2:apache2 \
                  '/usr/sbin/php-fpm[0-9]*:php-fpm' chromium:chromium
@@ -34,7 +35,7 @@ BENCH    ?= .
 export LOGS
 
 .DEFAULT_GOAL := all
-.PHONY: all build run vet lint test fuzz bench eval readme fmt clean help debian-test debian-lint kube-apiserver test-k8s torture
+.PHONY: all build run vet lint test fuzz bench eval readme dashboards fmt clean help debian-test debian-lint kube-apiserver test-k8s torture
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -49,7 +50,7 @@ run: build ## run the demonstration, or read LOGS='/var/log/nginx/*access*.log'
 vet: ## go vet
 	@go vet ./...
 
-test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) $(CACHE)/versitygw@$(VERSITYGW) ## all tests, with the race detector
+test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) $(CACHE)/versitygw@$(VERSITYGW) $(CACHE)/helm@$(HELM) ## all tests, with the race detector
 	@go test -race -timeout 20m $(PKG)
 
 torture: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the long versions: rotation, kills, stores and disks that fail
@@ -84,6 +85,10 @@ bench: ## every benchmark; BENCH is a pattern
 readme: ## write the README's tables anew from the code's
 	@go test -run TestReadme ./cmd/squall -write-readme
 
+dashboards: $(CACHE)/helm@$(HELM) ## write deploy/grafana's dashboards, and the chart's copies of them and of the rules, anew
+	@go test -run Written ./deploy/grafana -write-dashboards
+	@go test -run Written ./deploy/kubernetes -write-chart
+
 fmt: $(CACHE)/golangci-lint@$(GOLANGCI_LINT) ## format the code
 	@golangci-lint fmt ./...
 
@@ -111,6 +116,7 @@ endef
 $(eval $(call tool,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(GOLANGCI_LINT)))
 $(eval $(call tool,govulncheck,golang.org/x/vuln/cmd/govulncheck,$(GOVULNCHECK)))
 $(eval $(call tool,victoria-logs,github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs,$(VICTORIA_LOGS)))
+$(eval $(call tool,helm,helm.sh/helm/v3/cmd/helm,$(HELM)))
 $(eval $(call tool,versitygw,github.com/versity/versitygw/cmd/versitygw,$(VERSITYGW)))
 
 # The API server is no module that can be installed by its name alone: testdata/kube/go.mod tells the versions of its

@@ -1,8 +1,10 @@
 package alerts
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -83,7 +85,7 @@ func annotate(r *rule, a *Alert, f *facts) map[string]string {
 	for name, text := range out {
 		out[name] = plain(text)
 	}
-	out["runbook"], out["loki_query"] = r.Runbook, lokiQuery(a)
+	out["runbook"], out["loki_query"], out["dashboard"] = r.Runbook, lokiQuery(a), f.dashboard(r)
 	cause := a.Cause
 	cause.Text = plain(cause.Text)
 	data := TemplateData{
@@ -464,6 +466,36 @@ func ranking(top []detectors.Count) string {
 		parts = append(parts, cut(c.Key, 80)+" ("+n+")")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// What is shown of an alert's time: the quiet before it, and how it drained.
+const (
+	dashboardBefore = int64(30 * time.Minute)
+	dashboardAfter  = int64(15 * time.Minute)
+	stormDashboard  = "squall-storm" // of rules that name none
+)
+
+// dashboard is the address of the rule's dashboard, at the alert's site and time; "" where Grafana's is not known.
+func (f *facts) dashboard(r *rule) string {
+	a, base := f.alert, cmp.Or(r.Dashboard, stormDashboard)
+	if !strings.Contains(base, "://") {
+		if f.grafana == "" {
+			return ""
+		}
+		base = strings.TrimSuffix(f.grafana, "/") + "/d/" + url.PathEscape(base)
+	}
+	to := "now"
+	if a.State == Resolved {
+		to = strconv.FormatInt((a.EndsAt+dashboardAfter)/1e6, 10)
+	}
+	query := "from=" + strconv.FormatInt((a.StartsAt-dashboardBefore)/1e6, 10) + "&to=" + to
+	if site := a.Labels.Get("site"); site != "" {
+		query += "&var-site=" + url.QueryEscape(site)
+	}
+	if strings.Contains(base, "?") {
+		return base + "&" + query
+	}
+	return base + "?" + query
 }
 
 // lokiQuery finds the lines in Loki.

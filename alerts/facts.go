@@ -33,6 +33,7 @@ type facts struct {
 	requests uint64              // that were read meanwhile
 	controls []detectors.Control // what the site has in place
 	site     func(string) Site
+	grafana  string // its address; "": not known
 
 	head, flood, self, restart, sat   *detectors.Evidence
 	limiter, failing, timeouts, probe *detectors.Evidence // ratelimit_backfire, error_burst, worker_timeout, probe_failure

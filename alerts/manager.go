@@ -23,6 +23,8 @@ type Config struct {
 	// MinFiring is how long an alert stays firing at least: Alertmanager never tells of one that was over before
 	// its group_wait was. Default 2 minutes.
 	MinFiring time.Duration
+	// Grafana is the address below which the dashboards are that rules name; "": alerts link to none.
+	Grafana string
 	// MaxAlerts bounds the alerts that are pending or firing at once; more are counted and dropped. Default 1000.
 	MaxAlerts  int
 	Registerer prometheus.Registerer // nil: no metrics are shown
@@ -50,6 +52,7 @@ type Manager struct {
 	minFiring   int64
 	maxAlerts   int
 	maxWithin   int64
+	grafana     string
 	metrics     *metrics
 
 	at      int64                           // ns: the end of the last pane evaluated
@@ -104,6 +107,7 @@ func NewManager(c Config) (*Manager, error) {
 	m := &Manager{
 		rules: rules, suppressors: suppressors, campaigns: c.Campaigns, site: c.Sites,
 		minFiring: int64(cmp.Or(c.MinFiring, 2*time.Minute)), maxAlerts: cmp.Or(c.MaxAlerts, 1000),
+		grafana: c.Grafana,
 		metrics: newMetrics(c.Registerer, suppressors),
 		recent:  map[string]*detectors.Detection{}, tracked: map[string]*tracked{},
 	}
@@ -390,7 +394,7 @@ func (m *Manager) explain(t *tracked, a *Alert) {
 	a.Detectors = t.history.detectors(t.rule.reads)
 	f := &facts{
 		alert: a, seen: t.history.Seen, coverage: t.history.Rests, gaps: t.history.Gaps, quiet: t.history.Quiet, requests: t.history.Heard,
-		controls: m.site(t.labels.Get("site")).Controls, site: m.site,
+		controls: m.site(t.labels.Get("site")).Controls, site: m.site, grafana: m.grafana,
 	}
 	if d := t.history.primary(t.rule.reads); d != nil {
 		if in := m.incidents.of(d); in != nil {

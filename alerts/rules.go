@@ -38,6 +38,7 @@ type Rule struct {
 	Labels      map[string]string `yaml:"labels"`
 	Annotations map[string]string `yaml:"annotations"` // text/template over TemplateData
 	Runbook     string            `yaml:"runbook"`     // an address
+	Dashboard   string            `yaml:"dashboard"`   // an address, or the uid of a dashboard; see Config.Grafana
 	Disabled    bool              `yaml:"disabled"`    // takes a shipped rule of this name away
 }
 
@@ -68,28 +69,28 @@ var shipped = []Rule{
 		// used up looks half empty for a while.
 		Name: "WorkersExhausted", When: "saturation and (client_abandon or latency)", Severity: string(Page),
 		While: "saturation or client_abandon and latency",
-		For:   2 * time.Minute, KeepFiringFor: keepFiring,
+		For:   2 * time.Minute, KeepFiringFor: keepFiring, Dashboard: "squall-origin",
 	},
 	{Name: "AgentFlood", When: "agent_flood", Severity: string(Warning), KeepFiringFor: keepFiring},
 	{Name: "SelfLoop", When: "self_loop", Severity: string(Warning), KeepFiringFor: keepFiring},
 	{
 		Name: "LimiterBackfires", When: "ratelimit_backfire", Severity: string(Warning), KeepFiringFor: keepFiring,
-		Labels: map[string]string{"pattern": backfire},
+		Labels: map[string]string{"pattern": backfire}, Dashboard: "squall-layers",
 	},
 	{
 		// The half of probe_failure that is about a site: of the cluster's probes no access log tells what they reached.
 		Name: "ProbeThroughApp", When: "probe_failure.reached_upstream_ratio > 0", Severity: string(Warning),
-		KeepFiringFor: keepFiring,
+		KeepFiringFor: keepFiring, Dashboard: "squall-restarts",
 	},
 	{
 		// A ticket for whoever owns the caller: nobody is to be woken.
 		Name: "RetryLoop", When: "retry_loop", Severity: string(Warning), KeepFiringFor: keepFiring,
 		Labels: map[string]string{"owner": "application"},
 	},
-	{Name: "CacheStampede", When: "cache_stampede", Severity: string(Warning), KeepFiringFor: keepFiring},
+	{Name: "CacheStampede", When: "cache_stampede", Severity: string(Warning), KeepFiringFor: keepFiring, Dashboard: "squall-layers"},
 	{
 		Name: "RestartBurst", When: "restart_burst", By: []string{"cluster"}, Severity: string(Page),
-		KeepFiringFor: keepFiring,
+		KeepFiringFor: keepFiring, Dashboard: "squall-restarts",
 	},
 }
 

@@ -21,6 +21,12 @@ const (
 	NormalStop       EventKind = "stop"             // a container was stopped on purpose (rollout, scale-down)
 )
 
+// EventKinds lists them all, for metrics that start at 0.
+var EventKinds = []EventKind{
+	ContainerKill, ContainerRestart, LivenessRestart, ProbeFailed, BackOff, OOM, PHPTimeout, PHPSlow, PHPMaxChildren,
+	PHPBusy, PHPChildExit, LimitRequest, UpstreamTimeout, NormalStop,
+}
+
 // An Event is something other than a request that a log line tells. Events are rare, so their strings are
 // copies and may be kept. Empty strings and zero numbers mean that the line does not say.
 type Event struct {

@@ -36,7 +36,7 @@ func command(t *testing.T, name string) string {
 
 func TestAlertmanagerExampleIsValid(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), command(t, "amtool"), "check-config", alertmanagerExample).CombinedOutput()
-	if err != nil || !bytes.Contains(out, []byte("4 inhibit rules")) {
+	if err != nil || !bytes.Contains(out, []byte("5 inhibit rules")) {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
@@ -203,15 +203,20 @@ func TestAlertmanagerExamplePagesOnce(t *testing.T) {
 		one("SelfLoop", alerts.Warning, "a.example"),
 		one("LimiterBackfires", alerts.Warning, "a.example"),
 		map[string]string{"alertname": "RestartBurst", "severity": string(alerts.Page), "cluster": "default"},
+		// Prometheus sends these (deploy/prometheus).
+		map[string]string{"alertname": "SquallDeadMan", "severity": "none"},
+		map[string]string{"alertname": "SquallDown", "severity": string(alerts.Page), "instance": "a:9177"},
+		map[string]string{"alertname": "SquallBehind", "severity": string(alerts.Warning), "instance": "a:9177"},
+		map[string]string{"alertname": "SquallBehind", "severity": string(alerts.Warning), "instance": "b:9177"},
 	)
 	eventually(t, "every receiver was told", func() bool {
-		return receiver.at("/pager") == "RestartBurst , StormHurting a.example" &&
-			receiver.at("/team") == "HeadStorm b.example, SelfLoop a.example"
+		return receiver.at("/pager") == "RestartBurst , SquallDown , StormHurting a.example" &&
+			receiver.at("/team") == "HeadStorm b.example, SelfLoop a.example, SquallBehind " && receiver.at("/deadman") == "SquallDeadMan "
 	})
 	inhibited := inhibitedAt(t, base)
 	check(t, "inhibited", inhibited,
-		"ClientsGivingUp a.example, HeadStorm a.example, LimiterBackfires a.example, WorkersExhausted a.example")
-	check(t, "pager", receiver.at("/pager"), "RestartBurst , StormHurting a.example")
+		"ClientsGivingUp a.example, HeadStorm a.example, LimiterBackfires a.example, SquallBehind , WorkersExhausted a.example")
+	check(t, "pager", receiver.at("/pager"), "RestartBurst , SquallDown , StormHurting a.example")
 }
 
 // inhibitedAt asks Alertmanager which alerts it holds back.

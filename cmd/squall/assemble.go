@@ -150,7 +150,7 @@ func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error)
 	manager, err := alerts.NewManager(alerts.Config{
 		Rules: c.ConfiguredRules(), SiteRules: c.SiteRules(), Suppressors: c.Suppressors(), Campaigns: c.Calendar(),
 		Detectors: detectors.Names(), Registerer: reg,
-		Sites: func(site string) alerts.Site { return sites[site] }, MinFiring: c.MinFiring,
+		Sites: func(site string) alerts.Site { return sites[site] }, MinFiring: c.MinFiring, Grafana: c.Grafana.URL,
 	})
 	if err != nil {
 		return nil, err

@@ -36,6 +36,7 @@ type Config struct {
 	Loki           loki.Config      `yaml:"loki"`
 	Notify         []NotifyConfig   `yaml:"notify"`
 	Web            WebConfig        `yaml:"web"`
+	Grafana        GrafanaConfig    `yaml:"grafana"`
 	Fleet          FleetConfig      `yaml:"fleet"`
 
 	root *node
@@ -195,6 +196,11 @@ type NotifyConfig struct {
 type WebConfig struct {
 	Listen     string `yaml:"listen"`
 	ConfigFile string `yaml:"config_file"` // exporter-toolkit's web configuration: TLS, basic auth
+}
+
+// GrafanaConfig says where squall's dashboards are, for the links in alerts.
+type GrafanaConfig struct {
+	URL string `yaml:"url"` // empty: alerts link to no dashboard
 }
 
 // FleetConfig turns on detection over many nodes.

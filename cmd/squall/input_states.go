@@ -16,7 +16,7 @@ type inputStates struct {
 }
 
 // states are what pipeline.InputState may say.
-var states = []string{"done", "idle", "missing", pipeline.StateUnmatched, "reading", "unreadable"}
+var states = []string{"done", stateMisfit, "idle", "missing", pipeline.StateUnmatched, "reading", "unreadable"}
 
 func newInputStates(d *service) inputStates {
 	return inputStates{
@@ -38,7 +38,7 @@ func (c inputStates) Collect(to chan<- prometheus.Metric) {
 	now := time.Now()
 	for _, in := range c.service.inputs {
 		n, lag := map[string]int{}, time.Duration(0)
-		for _, s := range in.source.States() {
+		for _, s := range in.states() {
 			n[s.State]++
 			if at, ok := in.road.Newest(s.Stream); ok && s.Behind {
 				lag = max(lag, now.Sub(time.Unix(0, at)))

@@ -54,8 +54,8 @@ func goList(t *testing.T, args ...string) []goPackage {
 	return list
 }
 
-// layers are the nouns, lowest first: imports go down only.
-var layers = []string{"pipeline", "detectors", "alerts", "cmd"}
+// layers are the nouns, lowest first: imports go down only. Above the program is what is deployed with it.
+var layers = []string{"pipeline", "detectors", "alerts", "cmd", "deploy"}
 
 // layer gives the height of one of our packages, -1 for others, and its path below the module.
 func layer(importPath string) (height int, inside string) {

@@ -204,10 +204,11 @@ type accounts struct {
 	judge   *judgeMetrics
 	sources *source.Metrics
 	loki    *loki.Metrics
+	sites   *siteMetrics
 }
 
 func newAccounts(reg prometheus.Registerer) accounts {
-	return accounts{newJudgeMetrics(reg), source.NewMetrics(reg), loki.NewMetrics(reg)}
+	return accounts{newJudgeMetrics(reg), source.NewMetrics(reg), loki.NewMetrics(reg), newSiteMetrics(reg)}
 }
 
 type reloadMetrics struct{ ok, at prometheus.Gauge }

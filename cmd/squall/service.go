@@ -30,10 +30,12 @@ import (
 // starts them from the page back to the line, and stops them from the line to the page.
 type service struct {
 	log        *zap.Logger
+	config     *Config
 	registry   *prometheus.Registry
 	store      *spool.Spool
 	judge      *judge
 	busy       *busyWorkers
+	sites      *siteMetrics   // the server's
 	outbox     *notify.Outbox // the server's
 	dispatcher *notify.Dispatcher
 	shipper    *loki.Shipper // nil: no Loki is configured
@@ -89,8 +91,8 @@ func (s *server) build(c *Config) (*service, error) {
 	}
 	reg := prometheus.NewRegistry()
 	d := &service{
-		log: s.log, registry: reg, store: s.store, work: make(chan *pipeline.Work, 4), ended: make(chan string),
-		saves: make(chan []byte, 1), outbox: s.outbox, unreadable: s.unreadable,
+		log: s.log, config: c, registry: reg, store: s.store, work: make(chan *pipeline.Work, 4), ended: make(chan string),
+		saves: make(chan []byte, 1), outbox: s.outbox, unreadable: s.unreadable, sites: s.accounts.sites,
 	}
 	var err error
 	if d.judge, err = newJudge(c, reg, 0); err != nil {
@@ -191,6 +193,7 @@ func (d *service) run(ctx context.Context, ready func()) error {
 	saved := make(chan struct{})
 	go func() { defer close(saved); d.save() }()
 
+	d.sites.declare(d.config)
 	err := d.restore(ctx)
 	if err == nil {
 		d.reading.Store(true)
@@ -430,6 +433,8 @@ func (l *lateWatch) look(now time.Time, inputs map[string]punctuality, log *zap.
 func (d *service) settled(res *detectors.Result, transitions []alerts.Alert) {
 	d.busy.set(res.Busy)
 	active := d.judge.manager.Active()
+	d.sites.count(res.Pane)
+	d.sites.show(res.Detections, active)
 	d.dispatcher.Update(res.At, active, transitions)
 	d.mu.Lock()
 	d.active, d.held = active, d.judge.manager.Suppressed()
@@ -578,6 +583,7 @@ func (d *service) restoreState(ctx context.Context) (from int64, found bool, err
 // resume tells what fires: no line may come for a while, and Alertmanager forgets what is not sent again.
 func (d *service) resume() {
 	active := d.judge.manager.Active()
+	d.sites.fire(active)
 	d.dispatcher.Update(d.judge.closed, active, nil)
 	d.mu.Lock()
 	d.active, d.held = active, d.judge.manager.Suppressed()

@@ -27,6 +27,17 @@ func (b *Busy) Add(paneStart, paneEnd, start, lowerEnd, upperEnd int64) {
 	b.spread(paneStart, paneEnd, start, upperEnd, false)
 }
 
+// Total is the time for which the counted requests held workers, in ns, before and after the span too.
+func (b *Busy) Total() (lower, upper int64) {
+	lower, upper = b.Lower, b.Upper
+	for _, shares := range [][]share{b.past, b.future} {
+		for _, s := range shares {
+			lower, upper = lower+s.lower, upper+s.upper
+		}
+	}
+	return lower, upper
+}
+
 func (b *Busy) spread(paneStart, paneEnd, from, to int64, lower bool) {
 	if to <= from {
 		return

@@ -124,6 +124,15 @@ func (q *Quantiles) Merge(o *Quantiles) {
 // Count is how many durations were added.
 func (q *Quantiles) Count() uint64 { return q.count }
 
+// Sum is that of all durations in seconds, within 1 %.
+func (q *Quantiles) Sum() (seconds float64) {
+	q.bins(func(index int, n uint64) bool {
+		seconds += float64(n) * durationBins.Value(index) / 1e9
+		return true
+	})
+	return seconds
+}
+
 // From is how many durations were at least ns, within 1 % of it.
 func (q *Quantiles) From(ns int64) (n uint64) {
 	if ns <= 0 {
