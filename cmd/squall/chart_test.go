@@ -1,0 +1,51 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	core "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// TestChartsConfigurationIsUnderstood holds that what the chart writes into its ConfigMaps is a configuration.
+func TestChartsConfigurationIsUnderstood(t *testing.T) {
+	files, err := filepath.Glob("../../deploy/kubernetes/testdata/*.golden.yaml")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("%q: %v", files, err)
+	}
+	env := func(name string) (string, bool) { return "node-1", name == "NODE_NAME" }
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]*Config{}
+		for _, doc := range strings.Split(string(text), "\n---\n") {
+			var m core.ConfigMap
+			if !strings.Contains(doc, "\nkind: ConfigMap\n") {
+				continue
+			}
+			if err := yaml.UnmarshalStrict([]byte(doc), &m); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(t.TempDir(), "squall.yaml")
+			write(t, path, m.Data["squall.yaml"])
+			c, err := loadConfig(path, env)
+			if err != nil {
+				t.Errorf("%s: %s: %v", file, m.Name, err)
+				continue
+			}
+			found[m.Name] = c
+		}
+		logs, watch := found["squall-logs"], found["squall-watch"]
+		if len(found) != 2 || logs == nil || watch == nil {
+			t.Fatalf("%s: %d configurations", file, len(found))
+		}
+		if logs.Fleet.Node != "node-1" || logs.Web.Listen != "0.0.0.0:9177" || logs.Sources[0].Type != "container" || watch.Sources[0].Type != "kubernetes" {
+			t.Errorf("%s: %+v %+v", file, logs, watch)
+		}
+	}
+}

@@ -1,0 +1,330 @@
+// Package kubernetes holds squall's chart; its tests are Helm's, and the API's types.
+package kubernetes
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+	rbac "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+var writeChart = flag.Bool("write-chart", false, "write the chart's copies and what it renders anew")
+
+// cluster is the version that the chart is rendered for: what Helm is built with when Go installs it is too old.
+const (
+	chart   = "squall"
+	cluster = "--kube-version=1.37.0"
+)
+
+// renderings are what the goldens hold: the chart's own values, and all that is optional but the dashboards, which are
+// long and looked at elsewhere.
+var renderings = map[string][]string{
+	"default":    nil,
+	"everything": {"--values", "squall/ci/everything-values.yaml", "--set", "dashboards.enabled=false"},
+}
+
+// helm runs Helm, which knows no cluster here.
+func helm(t *testing.T, args ...string) (out string, err error) {
+	t.Helper()
+	path, err := exec.LookPath("helm")
+	if err != nil {
+		if path, err = filepath.Abs("../../.cache/bin/helm"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: `make test` installs it", err)
+	}
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir(), "KUBECONFIG=/dev/null")
+	text, err := cmd.CombinedOutput()
+	return string(text), err
+}
+
+// rendered is what was rendered already, by its arguments.
+var rendered sync.Map
+
+// render gives what the chart makes.
+func render(t *testing.T, args ...string) string {
+	t.Helper()
+	key := strings.Join(args, " ")
+	if out, known := rendered.Load(key); known {
+		return out.(string)
+	}
+	out, err := helm(t, append([]string{"template", "squall", chart, "--namespace", "squall", cluster}, args...)...)
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	rendered.Store(key, out)
+	return out
+}
+
+// TestWrittenCopies holds that the chart's copy of the rules is the original, which Helm could not read.
+func TestWrittenCopies(t *testing.T) {
+	original, err := os.ReadFile("../prometheus/squall.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "squall/rules/squall.rules.yml"
+	if *writeChart {
+		if err := os.WriteFile(path, original, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if is, err := os.ReadFile(path); err != nil || !bytes.Equal(is, original) {
+		t.Errorf("%s is not the original: `make dashboards` (%v)", path, err)
+	}
+}
+
+// TestWrittenRenderings holds what the chart makes to the goldens.
+func TestWrittenRenderings(t *testing.T) {
+	for name, args := range renderings {
+		got := render(t, args...)
+		path := filepath.Join("testdata", name+".golden.yaml")
+		if *writeChart {
+			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s: `make dashboards` writes it anew\n%s", path, diff)
+		}
+	}
+}
+
+func TestChartLints(t *testing.T) {
+	for _, args := range renderings {
+		if out, err := helm(t, append([]string{"lint", "--strict", chart, cluster}, args...)...); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+}
+
+// TestValuesAreChecked holds that the schema refuses what is mistyped, and what the chart sets itself.
+func TestValuesAreChecked(t *testing.T) {
+	for _, wrong := range []string{
+		"imgae.tag=1", "image.pullPolicy=Sometimes", "image.digest=latest", "image.repository=", "logs.spool.hostPath=var/lib", "logs.spool.max_bytes=2GB",
+		"logs.user.uid=-1", "logs.sources[0].type=kubernetes", "probes.liveness.failureThreshold=0", "config.spool.dir=/x", "config.sources[0].type=file",
+		"terminationGracePeriodSeconds=5", "prometheusRule.groups[0]=mine", "watch.replicas=2", "podMonitor.enabled=yes",
+	} {
+		if out, err := helm(t, "template", "squall", chart, cluster, "--set-json", jsonValue(wrong)); err == nil {
+			t.Errorf("%s is taken: %.200s", wrong, out)
+		} else if !strings.Contains(out, "values don't meet the specifications") {
+			t.Errorf("%s: %s", wrong, out)
+		}
+	}
+}
+
+// jsonValue writes a value as --set-json takes it: numbers as they are, all else as text.
+func jsonValue(set string) string {
+	key, value, _ := strings.Cut(set, "=")
+	if value == "-1" || value == "0" || value == "2" || value == "5" {
+		return set
+	}
+	return key + `="` + value + `"`
+}
+
+// documents splits what was rendered.
+func documents(text string) (list []string) {
+	for _, doc := range strings.Split("\n"+text, "\n---") {
+		if strings.Contains(doc, "kind: ") {
+			list = append(list, doc)
+		}
+	}
+	return list
+}
+
+// kinds are the types that the chart makes; those of the Prometheus Operator are not the API's own.
+var kinds = map[string]func() any{
+	"v1 ConfigMap": func() any { return new(core.ConfigMap) }, "v1 ServiceAccount": func() any { return new(core.ServiceAccount) },
+	"apps/v1 DaemonSet": func() any { return new(apps.DaemonSet) }, "apps/v1 Deployment": func() any { return new(apps.Deployment) },
+	"rbac.authorization.k8s.io/v1 ClusterRole":        func() any { return new(rbac.ClusterRole) },
+	"rbac.authorization.k8s.io/v1 ClusterRoleBinding": func() any { return new(rbac.ClusterRoleBinding) },
+	"rbac.authorization.k8s.io/v1 Role":               func() any { return new(rbac.Role) },
+	"rbac.authorization.k8s.io/v1 RoleBinding":        func() any { return new(rbac.RoleBinding) },
+	"networking.k8s.io/v1 NetworkPolicy":              func() any { return new(networking.NetworkPolicy) },
+	"monitoring.coreos.com/v1 PodMonitor":             func() any { return new(map[string]any) },
+	"monitoring.coreos.com/v1 PrometheusRule":         func() any { return new(map[string]any) },
+}
+
+// decode reads what was rendered, strictly, into the API's types.
+func decode(t *testing.T, text string) (objects []any) {
+	t.Helper()
+	for _, doc := range documents(text) {
+		var kind struct{ APIVersion, Kind string }
+		if err := yaml.Unmarshal([]byte(doc), &kind); err != nil {
+			t.Fatalf("%v: %s", err, doc)
+		}
+		made := kinds[kind.APIVersion+" "+kind.Kind]
+		if made == nil {
+			t.Errorf("the chart makes a %s %s", kind.APIVersion, kind.Kind)
+			continue
+		}
+		o := made()
+		if err := yaml.UnmarshalStrict([]byte(doc), o); err != nil {
+			t.Errorf("%s: %v\n%s", kind.Kind, err, doc)
+		}
+		objects = append(objects, o)
+	}
+	return objects
+}
+
+// pods gives the Pods of the workloads, by component.
+func pods(objects []any) map[string]core.PodSpec {
+	out := map[string]core.PodSpec{}
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *apps.DaemonSet:
+			out[o.Spec.Template.Labels["app.kubernetes.io/component"]] = o.Spec.Template.Spec
+		case *apps.Deployment:
+			out[o.Spec.Template.Labels["app.kubernetes.io/component"]] = o.Spec.Template.Spec
+		}
+	}
+	return out
+}
+
+// TestPodsAreConfined holds what a Pod of squall may do: read, write its spool, and nothing else.
+func TestPodsAreConfined(t *testing.T) {
+	for name, args := range renderings {
+		found := pods(decode(t, render(t, args...)))
+		if len(found) != 2 {
+			t.Fatalf("%s: %d workloads", name, len(found))
+		}
+		for component, pod := range found {
+			c := pod.Containers[0]
+			s := c.SecurityContext
+			if !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || len(s.Capabilities.Add) > 0 || !slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
+				t.Errorf("%s: %s: %+v", name, component, s)
+			}
+			if root := *pod.SecurityContext.RunAsUser == 0; root == *pod.SecurityContext.RunAsNonRoot || root && (component != "logs" || name != "default") {
+				t.Errorf("%s: %s runs as %d", name, component, *pod.SecurityContext.RunAsUser)
+			}
+			if *pod.AutomountServiceAccountToken != (component == "watch") || pod.HostNetwork || pod.HostPID || pod.SecurityContext.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
+				t.Errorf("%s: %s: %+v", name, component, pod)
+			}
+			for _, m := range c.VolumeMounts {
+				if m.ReadOnly != (m.Name != "spool") {
+					t.Errorf("%s: %s: %+v", name, component, m)
+				}
+			}
+			if c.Resources.Limits.Memory().IsZero() || c.Resources.Requests.Memory().IsZero() || !c.Resources.Limits.Cpu().IsZero() {
+				t.Errorf("%s: %s: %+v", name, component, c.Resources)
+			}
+		}
+	}
+}
+
+// TestProbesSpareTheWaiting holds the chart to what squall tells others: liveness asks the process alone, and not sooner
+// than after two minutes does a Pod count as dead.
+func TestProbesSpareTheWaiting(t *testing.T) {
+	for component, pod := range pods(decode(t, render(t))) {
+		c := pod.Containers[0]
+		budget := time.Duration(c.LivenessProbe.PeriodSeconds*c.LivenessProbe.FailureThreshold) * time.Second
+		if c.LivenessProbe.HTTPGet.Path != "/-/healthy" || c.StartupProbe.HTTPGet.Path != "/-/healthy" || budget < 2*time.Minute {
+			t.Errorf("%s: liveness %+v, %s", component, c.LivenessProbe.HTTPGet, budget)
+		}
+		if c.ReadinessProbe.HTTPGet.Path != "/-/ready" || c.ReadinessProbe.FailureThreshold*c.ReadinessProbe.PeriodSeconds >= int32(budget.Seconds()) {
+			t.Errorf("%s: readiness %+v", component, c.ReadinessProbe)
+		}
+	}
+}
+
+// TestRolesAreTheSame holds that the chart grants what rbac.yaml does, with which the source is tested.
+func TestRolesAreTheSame(t *testing.T) {
+	text, err := os.ReadFile("rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []rbac.PolicyRule
+	for _, doc := range documents(string(text)) {
+		var role rbac.ClusterRole
+		if strings.Contains(doc, "\nkind: ClusterRole\n") {
+			if err := yaml.UnmarshalStrict([]byte(doc), &role); err != nil {
+				t.Fatal(err)
+			}
+			want = role.Rules
+		}
+	}
+	roles := 0
+	for name, args := range renderings {
+		for _, o := range decode(t, render(t, args...)) {
+			var rules []rbac.PolicyRule
+			switch o := o.(type) {
+			case *rbac.ClusterRole:
+				rules = o.Rules
+			case *rbac.Role:
+				rules = o.Rules
+			default:
+				continue
+			}
+			if roles++; !reflect.DeepEqual(rules, want) {
+				t.Errorf("%s: %+v, and rbac.yaml has %+v", name, rules, want)
+			}
+		}
+	}
+	if roles != 3 { // one of the cluster, and one in each of two namespaces
+		t.Errorf("%d roles", roles)
+	}
+}
+
+// TestSidecarFindsTheDashboards holds that each dashboard is a ConfigMap with the label, its text unharmed, and that the
+// rules come out of the templates as they went in.
+func TestSidecarFindsTheDashboards(t *testing.T) {
+	found := 0
+	for _, o := range decode(t, render(t, "--values", "squall/ci/everything-values.yaml")) {
+		switch o := o.(type) {
+		case *core.ConfigMap:
+			for file, text := range o.Data {
+				if file == "squall.yaml" {
+					continue
+				}
+				found++
+				want, err := os.ReadFile(filepath.Join("../grafana/dashboards", file))
+				if err != nil || text != strings.TrimSuffix(string(want), "\n") || o.Labels["grafana_dashboard"] != "1" || o.Namespace != "monitoring" || len(o.Name) > 63 {
+					t.Errorf("%s: %+v %v", file, o.ObjectMeta, err)
+				}
+			}
+		case *map[string]any:
+			if (*o)["kind"] == "PrometheusRule" {
+				checkRules(t, (*o)["spec"])
+			}
+		}
+	}
+	if found != 6 {
+		t.Errorf("%d dashboards", found)
+	}
+}
+
+// checkRules compares the chart's groups with those of the original.
+func checkRules(t *testing.T, spec any) {
+	t.Helper()
+	text, err := os.ReadFile("../prometheus/squall.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var original map[string][]any
+	if err := yaml.Unmarshal(text, &original); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]any{"groups": original["groups"][:3]}, spec); diff != "" {
+		t.Error(diff)
+	}
+}
