@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -98,16 +99,18 @@ type observer struct {
 	status int
 	date   time.Time // zero when it told none
 	wait   time.Duration
+	page   bool // the answer is HTML: a login page, never Alertmanager's
 }
 
 // RoundTrip implements http.RoundTripper.
 func (o *observer) RoundTrip(req *http.Request) (*http.Response, error) {
-	o.status, o.date, o.wait = 0, time.Time{}, 0
+	o.status, o.date, o.wait, o.page = 0, time.Time{}, 0, false
 	resp, err := o.next.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
 	o.status, o.wait = resp.StatusCode, retryAfter(resp.Header)
+	o.page = strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html")
 	if d, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
 		o.date = d
 	}
@@ -159,6 +162,8 @@ func (n *alertmanager) post(ctx context.Context, batch []alerts.Alert) error {
 	switch {
 	case n.seen.status == 0 && err != nil:
 		return fmt.Errorf("post %d alerts: %w", len(batch), scrub(err, n.address))
+	case n.seen.status == http.StatusOK && n.seen.page:
+		return &waitError{fmt.Errorf("answered %d with a page of HTML: %w", n.seen.status, errTurnedAway), turnedAwayWait}
 	case n.seen.status == http.StatusBadRequest && len(batch) == 1:
 		err := fmt.Errorf("alert %s was refused: %w", batch[0].Title(), alerts.ErrPermanent)
 		return &refusal{err, []string{identity(&batch[0])}}

@@ -438,6 +438,9 @@ func TestRedirects(t *testing.T) {
 		var posted, asked atomic.Int64
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch body, _ := io.ReadAll(r.Body); {
+			case r.URL.Path == "/login/api/v2/alerts":
+				w.Header().Set("Content-Type", "text/html; charset=utf-8")
+				_, _ = io.WriteString(w, "<html>Who are you?</html>")
 			case r.Method == http.MethodGet:
 				asked.Add(1)
 			case r.URL.Path == "/moved" && len(body) > 0:
@@ -457,6 +460,10 @@ func TestRedirects(t *testing.T) {
 			case !followed && !errors.Is(err, errTurnedAway):
 				t.Errorf("%d %s: %v, want that it turns squall away", status, config, err)
 			}
+		}
+		err := build(t, "{type: alertmanager, urls: ['"+server.URL+"/login']}", Runtime{Now: time.Now})[0].Notifier.Notify(t.Context(), []alerts.Alert{page("A")})
+		if !errors.Is(err, errTurnedAway) {
+			t.Errorf("a login page: %v, want that it turns squall away", err)
 		}
 		server.Close()
 	}

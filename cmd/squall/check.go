@@ -73,5 +73,8 @@ func checkConfig(path string, families Families) (text []byte, warnings []string
 	if text, err = c.Effective(); err != nil {
 		return nil, nil, fmt.Errorf("print the configuration: %w", err)
 	}
+	for _, w := range c.sourceWarnings() {
+		warnings = append(warnings, "warning: "+w)
+	}
 	return text, warnings, nil
 }

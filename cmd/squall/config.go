@@ -346,6 +346,33 @@ func parseConfig(file string, text []byte, env func(string) (string, bool)) (*Co
 	return c, append(d.errs, c.check()...), nil
 }
 
+// sourceWarnings tells what is no fault in the sources and yet costs: without a name they have one from their place in the
+// list, and it is by its name that a source knows what it has read; and event time waits for the slowest of them.
+func (c *Config) sourceWarnings() (warnings []string) {
+	nameless := 0
+	var slowest, quickest *SourceConfig
+	for i := range c.Sources {
+		s := &c.Sources[i]
+		if s.Kind.node.get("name") == nil {
+			nameless++
+		}
+		if slowest == nil || s.Lateness > slowest.Lateness {
+			slowest = s
+		}
+		if quickest == nil || s.Lateness < quickest.Lateness {
+			quickest = s
+		}
+	}
+	if nameless > 1 {
+		warnings = append(warnings, fmt.Sprintf("%d sources have no name: another order of them reads everything anew; give each a name", nameless))
+	}
+	if slowest != nil && slowest.Lateness > time.Minute && quickest.Lateness <= time.Minute {
+		warnings = append(warnings, fmt.Sprintf("the lines of source %s may come %s late, and detection waits for them in all others, too: give it a squall of its own",
+			slowest.Name, slowest.Lateness))
+	}
+	return warnings
+}
+
 // fill derives the defaults that depend on other values.
 func (c *Config) fill() {
 	for i := range c.Sources {

@@ -93,6 +93,9 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 		return err
 	}
 	boundMemory(log)
+	for _, w := range c.sourceWarnings() {
+		log.Warn(w)
+	}
 	// A reader of standard output, or a terminal, that has gone must not end the daemon: its write fails, and that is
 	// all. (Notify, not Ignore: what is started from here would inherit an ignored signal.)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
@@ -102,7 +105,10 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	store, err := spool.Open(ctx, spool.Config{
 		Dir: c.Spool.Dir, MaxBytes: int64(c.Spool.MaxBytes), MaxAge: c.Spool.MaxAge, Log: log.Named("spool"), Registerer: process,
 	})
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil // it was told to end while it started
+	case err != nil:
 		return fmt.Errorf("open the spool: %w", err)
 	}
 	defer closeSpool(store, log)

@@ -50,8 +50,8 @@ func classify(status int, header http.Header, body string, now time.Time) answer
 	case status == http.StatusNoContent:
 		a.verdict = stored
 	case status == http.StatusOK:
-		// A login page answers 200 too.
-		if a.verdict = held; a.text == "" || a.text[0] == '{' || a.text[0] == '[' {
+		// A login page answers 200 too, and so do gateways that tell of an error.
+		if a.verdict = held; a.text == "" || (a.text[0] == '{' || a.text[0] == '[') && !strings.Contains(a.text, `"error"`) {
 			a.verdict = stored
 		}
 	case status == http.StatusTooManyRequests:

@@ -270,7 +270,7 @@ func TestAnswersThatPass(t *testing.T) {
 	for name, reply := range map[string]lokitest.Reply{
 		"500": {Status: 500, Text: "boom"}, "503": {Status: 503}, "408": {Status: 408}, "429": {Status: 429, Text: "ingestion rate limit exceeded"},
 		"stored but 504": {Status: 504, Store: true}, "401": {Status: 401, Text: "no org id"}, "403": {Status: 403}, "404": {Status: 404},
-		"302": {Status: 302, Header: http.Header{"Location": {"/login"}}}, "200 html": {Status: 200, Text: html}, "260": {Status: 260},
+		"302": {Status: 302, Header: http.Header{"Location": {"/login"}}}, "200 html": {Status: 200, Text: html}, "200 error": {Status: 200, Text: `{"status":"error","error":"no tenant"}`}, "260": {Status: 260},
 		"400 of a proxy": {Status: 400, Text: html},
 	} {
 		t.Run(name, func(t *testing.T) {
