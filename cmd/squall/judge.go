@@ -47,6 +47,7 @@ type punctuality struct{ lines, late uint64 }
 // tally is what a replay's summary and the accounting of a run need.
 type tally struct {
 	lines, parsed, late uint64
+	before              uint64 // of lines: those before --since
 	bytes               int64
 	failed              map[string]uint64
 	first, last         int64 // ns: the span of event time that was seen

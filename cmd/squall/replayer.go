@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -26,12 +27,15 @@ import (
 
 // replayer merges the lines of many files by event time into one judge.
 type replayer struct {
-	judge  *judge
-	chain  *enrich.Chain
-	format formatChoice
-	zone   *time.Location
-	site   string
-	stderr io.Writer
+	judge   *judge
+	chain   *enrich.Chain
+	format  formatChoice
+	zone    *time.Location
+	site    string
+	stderr  io.Writer
+	within  eventRange
+	advance *advance
+	before  uint64 // lines before the range: they taught what is usual
 
 	slots   []int // the assembler's sources that no file uses now
 	waiting int   // the assembler's source that stands for the files not yet opened
@@ -55,7 +59,8 @@ func newReplayer(c *Config, f formatChoice, site string, stderr io.Writer) (*rep
 	}
 	j.label = "replay"
 	return &replayer{
-		judge: j, chain: chain, format: f, zone: c.Timezone.Location, site: site, stderr: stderr, unread: map[string]error{},
+		judge: j, chain: chain, format: f, zone: c.Timezone.Location, site: site, stderr: stderr, within: always,
+		advance: &advance{}, unread: map[string]error{},
 	}, nil
 }
 
@@ -132,6 +137,14 @@ func (r *replayer) run(ctx context.Context, paths []string, stdin io.Reader) err
 	return nil
 }
 
+// Bounds of the files that are open at once.
+const (
+	maxTracks  = 256     // those over it wait, and the watermark before their first lines
+	readAhead  = 8 << 20 // bytes of all of them together that are read and not yet judged
+	leastPiece = 64 << 10
+	mostPiece  = 1 << 20
+)
+
 // merge takes the work of all files in the order of its time. Files are opened when their time has come, so that
 // a month of five-minute objects needs no month of descriptors.
 func (r *replayer) merge(ctx context.Context, g *errgroup.Group, tracks []*track, stdin io.Reader) error {
@@ -141,10 +154,10 @@ func (r *replayer) merge(ctx context.Context, g *errgroup.Group, tracks []*track
 	}
 	var active []*track
 	for {
-		for len(tracks) > 0 && (len(active) == 0 || tracks[0].first <= active[0].at()) {
+		for len(tracks) > 0 && len(active) < maxTracks && (len(active) == 0 || tracks[0].first <= active[0].at()) {
 			t := tracks[0]
 			tracks = tracks[1:]
-			r.start(ctx, g, t, stdin)
+			r.start(ctx, g, t, stdin, min(max(readAhead/(len(active)+1), leastPiece), mostPiece))
 			r.await(tracks)
 			if r.next(ctx, t) {
 				active = append(active, t)
@@ -155,12 +168,19 @@ func (r *replayer) merge(ctx context.Context, g *errgroup.Group, tracks []*track
 			return ctx.Err()
 		}
 		t := active[0]
-		r.judge.take(t.head)
+		r.take(t.head)
 		if !r.next(ctx, t) {
 			active = active[1:]
 		}
 		sortTracks(active)
 	}
+}
+
+// take judges what of the work falls into the range.
+func (r *replayer) take(w *pipeline.Work) {
+	r.before += r.within.cut(w)
+	r.judge.take(w)
+	r.advance.at.Store(r.judge.closed)
 }
 
 func sortTracks(tracks []*track) {
@@ -177,8 +197,11 @@ func (r *replayer) await(tracks []*track) {
 	}
 }
 
+// errBeyond ends the reading of a file: all that follows was logged after the range.
+var errBeyond = errors.New("the rest is of later")
+
 // start gives the track a source of the assembler and reads its file in a goroutine of the group.
-func (r *replayer) start(ctx context.Context, g *errgroup.Group, t *track, stdin io.Reader) {
+func (r *replayer) start(ctx context.Context, g *errgroup.Group, t *track, stdin io.Reader, piece int) {
 	if n := len(r.slots); n > 0 {
 		t.slot, r.slots = r.slots[n-1], r.slots[:n-1]
 		r.judge.panes.Reuse(t.slot, t.log, t.lateness)
@@ -189,7 +212,10 @@ func (r *replayer) start(ctx context.Context, g *errgroup.Group, t *track, stdin
 	t.work = make(chan *pipeline.Work, 2)
 	g.Go(func() error {
 		defer close(t.work)
-		err := r.read(ctx, t.path, stdin, func(w *pipeline.Work) error {
+		err := r.read(ctx, t.path, stdin, piece, func(w *pipeline.Work) error {
+			if t.beyond(w, r.within) {
+				return errBeyond
+			}
 			select {
 			case t.work <- w:
 				return nil
@@ -197,12 +223,25 @@ func (r *replayer) start(ctx context.Context, g *errgroup.Group, t *track, stdin
 				return ctx.Err()
 			}
 		})
+		if errors.Is(err, errBeyond) {
+			return nil
+		}
 		if err != nil && ctx.Err() == nil {
 			r.damaged(t.path, err)
 			return nil
 		}
 		return err
 	})
+}
+
+// beyond tells that neither the work nor what follows it in the file falls into the range.
+func (t *track) beyond(w *pipeline.Work, within eventRange) bool {
+	for i := range w.Items {
+		if at := w.Items[i].Time; at != 0 {
+			return t.lateness < math.MaxInt64/4 && within.beyond(at-int64(t.lateness))
+		}
+	}
+	return false
 }
 
 // next waits for the track's next work; at its end the track is over.
@@ -222,11 +261,11 @@ func (r *replayer) next(ctx context.Context, t *track) bool {
 }
 
 // read takes one file, or standard input, down a road.
-func (r *replayer) read(ctx context.Context, path string, stdin io.Reader, take func(*pipeline.Work) error) error {
-	in := io.NopCloser(stdin)
+func (r *replayer) read(ctx context.Context, path string, stdin io.Reader, piece int, take func(*pipeline.Work) error) error {
+	in := io.NopCloser(io.Reader(countedReader{stdin, &r.advance.read}))
 	if path != "-" {
 		var err error
-		if in, err = source.Open(path); err != nil {
+		if in, err = source.OpenCounted(path, &r.advance.read); err != nil {
 			return err
 		}
 	}
@@ -234,7 +273,19 @@ func (r *replayer) read(ctx context.Context, path string, stdin io.Reader, take 
 	road := pipeline.NewRoad(pipeline.RoadConfig{
 		Input: path, Open: opener{format: r.format, zone: r.zone}.open, Enricher: r.chain.For(r.site), Take: take,
 	})
-	return source.ReadAll(ctx, &pipeline.Stream{Input: path, ID: path, Path: path}, in, road.Emit)
+	return source.ReadPieces(ctx, &pipeline.Stream{Input: path, ID: path, Path: path}, in, piece, road.Emit)
+}
+
+// countedReader adds up what is read.
+type countedReader struct {
+	io.Reader
+	read *atomic.Int64
+}
+
+func (c countedReader) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.read.Add(int64(n))
+	return n, err
 }
 
 // peekBytes is how much of a file is read to learn when it begins and what it is.
@@ -256,7 +307,9 @@ var unordered = map[string]bool{"pod_status": true, "k8s_event": true, "k8s_even
 func (r *replayer) peek(ctx context.Context, files []string) ([]*track, error) {
 	seen := map[uint64][]string{} // paths, by what they begin with
 	var tracks []*track
-	for _, path := range files {
+	r.advance.files.Store(int64(len(files)))
+	for i, path := range files {
+		r.advance.looked.Store(int64(i))
 		t := &track{path: path, log: logOf(path), first: math.MinInt64, lateness: defaultLateness}
 		if path != "-" {
 			head, err := beginning(path)
@@ -279,8 +332,15 @@ func (r *replayer) peek(ctx context.Context, files []string) ([]*track, error) {
 				r.damaged(path, err)
 				continue
 			}
+			if t.first != math.MinInt64 && r.within.beyond(t.first-int64(t.lateness)) {
+				continue
+			}
+			r.advance.total.Add(id.size)
 		}
 		tracks = append(tracks, t)
+	}
+	if slices.Contains(files, "-") {
+		r.advance.total.Store(0) // nobody knows
 	}
 	slices.SortStableFunc(tracks, func(a, b *track) int { return cmp.Compare(a.first, b.first) })
 	return tracks, nil

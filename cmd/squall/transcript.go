@@ -133,8 +133,9 @@ type summary struct {
 	Gaps       []gap                   `json:"gaps"`
 	Sources    []heard                 `json:"sources"`
 	Alerts     map[alerts.Severity]int `json:"alerts"`
-	Suppressed int                     `json:"suppressed,omitempty"` // times that an alert was held back
-	Seconds    float64                 `json:"seconds"`              // that the replay took
+	Before     uint64                  `json:"before_since,omitempty"` // of the lines: what they told was learned from, not reported
+	Suppressed int                     `json:"suppressed,omitempty"`   // times that an alert was held back
+	Seconds    float64                 `json:"seconds"`                // that the replay took
 	Bytes      int64                   `json:"bytes"`
 }
 
@@ -142,7 +143,7 @@ type summary struct {
 func (t *transcript) finish(total *tally, took time.Duration) error {
 	s := summary{
 		Lines: total.lines, Parsed: total.parsed, Failed: total.failed, Late: total.late,
-		Gaps: slices.Clone(total.gaps), Sources: total.sources(), Alerts: t.fired, Suppressed: t.suppressed, Bytes: total.bytes,
+		Gaps: slices.Clone(total.gaps), Sources: total.sources(), Alerts: t.fired, Suppressed: t.suppressed, Bytes: total.bytes, Before: total.before,
 		Seconds: float64(took.Milliseconds()) / 1e3,
 	}
 	if s.Gaps == nil {
@@ -170,6 +171,9 @@ func (s *summary) text() string {
 	fmt.Fprintf(&b, "%d lines, %d bytes in %.1f s", s.Lines, s.Bytes, s.Seconds)
 	if s.First != nil {
 		fmt.Fprintf(&b, "; %s to %s", *s.First, *s.Last)
+	}
+	if s.Before > 0 {
+		fmt.Fprintf(&b, "\n%d lines are of before --since: they taught what is usual", s.Before)
 	}
 	failed := uint64(0)
 	for _, n := range s.Failed {

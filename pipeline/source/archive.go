@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -24,16 +25,39 @@ var ErrTooBig = errors.New("the archive unpacks to too much")
 // or .bz2, known by its first bytes. Reading an archive that is a bomb ends in ErrTooBig.
 func Open(path string) (io.ReadCloser, error) { return openLimited(path, defaultLimits) }
 
+// OpenCounted is Open, and adds to read what was taken from the file: of an archive its packed bytes.
+func OpenCounted(path string, read *atomic.Int64) (io.ReadCloser, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return openFile(file, countedFile{file, read}, defaultLimits)
+}
+
+// countedFile adds up what is read of a file.
+type countedFile struct {
+	file *os.File
+	read *atomic.Int64
+}
+
+func (c countedFile) Read(p []byte) (int, error) {
+	n, err := c.file.Read(p)
+	c.read.Add(int64(n))
+	return n, err
+}
+
+func (c countedFile) Close() error { return c.file.Close() }
+
 func openLimited(path string, l limits) (io.ReadCloser, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	return openFile(file, l)
+	return openFile(file, file, l)
 }
 
-// openFile is Open for what is open already. Closing the reader closes file; so does an error.
-func openFile(file *os.File, l limits) (io.ReadCloser, error) {
+// openFile is Open for what is open already, read through in. Closing the reader closes file; so does an error.
+func openFile(file *os.File, in io.ReadCloser, l limits) (io.ReadCloser, error) {
 	path := file.Name()
 	info, err := file.Stat()
 	if err == nil && info.IsDir() {
@@ -41,7 +65,7 @@ func openFile(file *os.File, l limits) (io.ReadCloser, error) {
 	}
 	if err == nil {
 		var r io.ReadCloser
-		if r, err = unpacked(file, info.Size(), l); err == nil {
+		if r, err = unpacked(in, info.Size(), l); err == nil {
 			return r, nil
 		}
 		err = fmt.Errorf("unpack %s: %w", path, err)
@@ -129,11 +153,11 @@ func (f *files) readArchive(ctx context.Context, g *generation, c *cutter) error
 		return f.put(g, b)
 	}
 	c.reset(g.stream, g.off, put)
-	r, err := openFile(g.pack, f.limits)
+	r, err := openFile(g.pack, g.pack, f.limits)
 	if err == nil {
 		defer r.Close()
 		if _, err = io.CopyN(io.Discard, r, g.off); err == nil {
-			err = readThrough(ctx, r, c)
+			err = readThrough(ctx, r, blockSize, c)
 		}
 	}
 	var broken putError

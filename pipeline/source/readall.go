@@ -16,9 +16,15 @@ import (
 // ReadAll reads r to its end in Blocks of at most 1 MiB. The last one is marked so. What cannot be read on
 // ends the stream with a Skip and is returned as the error; emit's error ends it at once.
 func ReadAll(ctx context.Context, stream *pipeline.Stream, r io.Reader, emit pipeline.Emit) error {
+	return ReadPieces(ctx, stream, r, blockSize, emit)
+}
+
+// ReadPieces is ReadAll that reads at most piece bytes at once: where many files are open at a time, their Blocks must be
+// small. A longer line makes a longer Block all the same.
+func ReadPieces(ctx context.Context, stream *pipeline.Stream, r io.Reader, piece int, emit pipeline.Emit) error {
 	c := newCutter()
 	c.reset(stream, 0, emit)
-	err := readThrough(ctx, r, c)
+	err := readThrough(ctx, r, piece, c)
 	var broken putError
 	switch {
 	case errors.As(err, &broken):
@@ -41,12 +47,13 @@ type putError struct{ error }
 func (e putError) Unwrap() error { return e.error }
 
 // readThrough reads r into c until an error, io.EOF at the end. Full reads make full Blocks.
-func readThrough(ctx context.Context, r io.Reader, c *cutter) error {
+func readThrough(ctx context.Context, r io.Reader, piece int, c *cutter) error {
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		n, err := fill(r, c.space())
+		space := c.space()
+		n, err := fill(r, space[:min(piece, len(space))])
 		if broken := c.took(n); broken != nil {
 			return putError{broken}
 		}
