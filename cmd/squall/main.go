@@ -41,6 +41,7 @@ func newRootCommand() *cobra.Command {
 		newParseCommand(),
 		newExplainCommand(),
 		newCheckCommand(families()),
+		newTuneCommand(),
 		newSimulateCommand(),
 		newDemoCommand(),
 	)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -37,9 +38,10 @@ type progress struct {
 	advance  *advance
 	began    time.Time
 
-	mu    sync.Mutex
-	drawn bool // the line is on the terminal
-	half  bool // something else stands there that has not ended its line
+	mu     sync.Mutex
+	drawn  bool // the line is on the terminal
+	ended  bool
+	beside []*besideProgress
 }
 
 // checkProgress refuses a word that is none of --progress.
@@ -83,9 +85,7 @@ func (p *progress) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			p.mu.Lock()
-			p.wipe()
-			p.mu.Unlock()
+			p.end()
 			return
 		case <-wait.C:
 			p.show()
@@ -98,12 +98,23 @@ func (p *progress) show() {
 	text := p.advance.text(time.Since(p.began))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case !p.terminal:
+	if !p.terminal {
 		_, _ = fmt.Fprintln(p.out, text)
-	case !p.half:
-		_, _ = fmt.Fprintf(p.out, "\r%s\x1b[K", text)
-		p.drawn = true
+		return
+	}
+	_, _ = fmt.Fprintf(p.out, "\r%s\x1b[K", text)
+	p.drawn = true
+}
+
+// end takes the line away for good.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wipe()
+	p.ended = true
+	for _, b := range p.beside {
+		_, _ = b.w.Write(b.half) // an error comes with what is written next
+		b.half = nil
 	}
 }
 
@@ -120,22 +131,33 @@ func (p *progress) Writer(w io.Writer) io.Writer {
 	if p == nil || !p.terminal || !isTerminal(w) {
 		return w
 	}
-	return besideProgress{p, w}
+	b := &besideProgress{p: p, w: w}
+	p.beside = append(p.beside, b)
+	return b
 }
 
+// besideProgress writes whole lines, while there is progress.
 type besideProgress struct {
-	p *progress
-	w io.Writer
+	p    *progress
+	w    io.Writer
+	half []byte // the beginning of a line
 }
 
-func (b besideProgress) Write(text []byte) (int, error) {
+func (b *besideProgress) Write(text []byte) (int, error) {
 	b.p.mu.Lock()
 	defer b.p.mu.Unlock()
-	b.p.wipe()
-	if len(text) > 0 {
-		b.p.half = text[len(text)-1] != '\n'
+	if b.p.ended {
+		return b.w.Write(text)
 	}
-	return b.w.Write(text)
+	whole := bytes.LastIndexByte(text, '\n') + 1
+	if whole == 0 {
+		b.half = append(b.half, text...)
+		return len(text), nil
+	}
+	b.p.wipe()
+	_, err := b.w.Write(append(b.half, text[:whole]...))
+	b.half = append([]byte(nil), text[whole:]...)
+	return len(text), err
 }
 
 // text tells of the bytes, the rate and the time left.

@@ -84,7 +84,7 @@ func TestProgressOnATerminal(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end is told", func() bool { return strings.Contains(s.String(), "alerts: 3 page") })
+	eventually(t, "the end is told", func() bool { return strings.Contains(s.String(), "\r\nalerts: ") })
 	for line := range strings.SplitSeq(s.String(), "\n") {
 		if i := strings.LastIndex(line, "\x1b[K"); i >= 0 && strings.Contains(line[i:], "B/s") || strings.Count(line, "FIRING") > 1 {
 			t.Errorf("the line is not gone, or in another's way: %q", line)

@@ -71,7 +71,7 @@ func (r *replayer) runSpool(ctx context.Context, c *Config, dirs []string) error
 // take judges one message.
 func (p *spoolReader) take(m *spool.Stored) error {
 	panes := p.replayer.judge.panes
-	if p.message < len(p.least) && p.least[p.message] != math.MaxInt64 {
+	if p.message < len(p.least) && p.least[p.message] != math.MaxInt64 && !p.replayer.within.beyond(p.least[p.message]) {
 		panes.Observe(p.waiting, p.least[p.message])
 	}
 	p.message++

@@ -13,8 +13,8 @@ import (
 	"github.com/squall-sre/squall/cmd/squall/simulate"
 )
 
-// told is what a transcript says of each transition, without the lines that redaction may have changed.
-func told(v *verdict) string {
+// retold is what a transcript says of each transition, without the lines that redaction may have changed.
+func retold(v *verdict) string {
 	var b strings.Builder
 	for _, x := range append(v.alerts, v.detections...) {
 		fmt.Fprintln(&b, x.At, x.Alert, x.Detection, x.State, x.Severity, x.Labels, x.StartsAt, x.EndsAt, x.Cause.Verdict, x.Evidence.Requests)
@@ -56,11 +56,15 @@ spool: {dir: %[2]s/spool}
 	}
 	defer func() { _ = in.Close() }()
 	p := runSquall(t, dir, surroundings{stdin: in})
-	eventually(t, "the first source is read", func() bool { return p.metric(`squall_lines_read_total{source="a"}`) == float64(strings.Count(a.String(), "\n")) })
+	eventually(t, "the first source is read", func() bool {
+		return p.metric(`squall_lines_read_total{source="a"}`) == float64(strings.Count(a.String(), "\n"))
+	})
 	if _, err := io.WriteString(to, b.String()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the second source is read", func() bool { return p.metric(`squall_lines_read_total{source="pipe"}`) == float64(strings.Count(b.String(), "\n")) })
+	eventually(t, "the second source is read", func() bool {
+		return p.metric(`squall_lines_read_total{source="pipe"}`) == float64(strings.Count(b.String(), "\n"))
+	})
 	spoolArgs := []string{"--config", config, "--from-spool"}
 	if _, _, err := execute(t.Context(), nil, append([]string{"replay"}, spoolArgs...)...); exitCode(err) != exitFailed || !strings.Contains(err.Error(), "in use by process") {
 		t.Errorf("the spool of a squall that runs: %v", err)
@@ -74,15 +78,15 @@ spool: {dir: %[2]s/spool}
 
 	want := replayed(t, "--config", config, filepath.Join(logs, "a.log"), filepath.Join(logs, "b.log"))
 	got := replayed(t, spoolArgs...)
-	check(t, "transitions", told(got), told(want))
+	check(t, "transitions", retold(got), retold(want))
 	if got.summary.Lines != want.summary.Lines || got.summary.Late != 0 || got.summary.Parsed != want.summary.Parsed {
 		t.Errorf("of %+v the spool gives %+v", want.summary, got.summary)
 	}
 	bare := replayed(t, "--workers", "25", "--from-spool", filepath.Join(dir, "spool")) // the formats are found again
-	check(t, "transitions without the configuration", told(bare), told(want))
+	check(t, "transitions without the configuration", retold(bare), retold(want))
 	half := want.pages()[0].At.Add(time.Minute).Format(time.RFC3339)
-	check(t, "transitions until then", told(replayed(t, append(spoolArgs, "--until", half)...)),
-		told(replayed(t, "--config", config, "--until", half, filepath.Join(logs, "a.log"), filepath.Join(logs, "b.log"))))
+	check(t, "transitions until then", retold(replayed(t, append(spoolArgs, "--until", half)...)),
+		retold(replayed(t, "--config", config, "--until", half, filepath.Join(logs, "a.log"), filepath.Join(logs, "b.log"))))
 
 	harm(t, filepath.Join(dir, "spool"))
 	out, _, err := execute(t.Context(), nil, append([]string{"replay", "--json", "-"}, spoolArgs...)...)

@@ -36,7 +36,7 @@ func (h *heardOf) event(page string) func(any) {
 		case *log.EventEntryAdded:
 			h.faults = append(h.faults, ev.Entry.Text)
 		case *network.EventRequestWillBeSent:
-			if h.requests++; ev.Request.URL != page {
+			if h.requests++; !strings.HasPrefix(ev.Request.URL, page) {
 				h.faults = append(h.faults, "request for "+ev.Request.URL)
 			}
 		}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/alerts/notify"
+	"github.com/squall-sre/squall/alerts/report"
 	"github.com/squall-sre/squall/pipeline"
 	"github.com/squall-sre/squall/pipeline/loki"
 	"github.com/squall-sre/squall/pipeline/source"
@@ -373,6 +374,12 @@ func (s *server) Sources() []pipeline.InputState {
 	}
 	return all
 }
+
+// Live gives the timelines of the last while.
+func (s *server) Live() []report.Series { return s.current.Load().live.Series() }
+
+// Loki tells whether lines are shipped.
+func (s *server) Loki() bool { return s.current.Load().shipper != nil }
 
 // Ready is nil once lines are being read.
 func (s *server) Ready() error {

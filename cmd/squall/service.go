@@ -19,6 +19,7 @@ import (
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/alerts/notify"
+	"github.com/squall-sre/squall/alerts/report"
 	"github.com/squall-sre/squall/detectors"
 	"github.com/squall-sre/squall/pipeline"
 	"github.com/squall-sre/squall/pipeline/loki"
@@ -36,6 +37,7 @@ type service struct {
 	judge      *judge
 	busy       *busyWorkers
 	sites      *siteMetrics   // the server's
+	live       *report.Live   // of the service before, while panes are as long
 	outbox     *notify.Outbox // the server's
 	dispatcher *notify.Dispatcher
 	shipper    *loki.Shipper // nil: no Loki is configured
@@ -81,6 +83,9 @@ type inputRoad struct {
 	fits     sync.Map // stream ID → *fit
 }
 
+// liveSpan is how much event time the live page draws.
+const liveSpan = time.Hour
+
 // keptResolved is how many resolved alerts the page shows.
 const keptResolved = 50
 
@@ -99,6 +104,11 @@ func (s *server) build(c *Config) (*service, error) {
 		return nil, err
 	}
 	d.judge.store, d.judge.settled, d.judge.metrics, d.busy = s.store, d.settled, s.accounts.judge, newBusyWorkers(reg)
+	if old := s.current.Load(); old != nil && old.live.Step() == c.Pane {
+		d.live = old.live
+	} else {
+		d.live = report.NewLive(c.Pane, liveSpan)
+	}
 	if d.dispatcher, err = s.newDispatcher(c, reg); err != nil {
 		return nil, err
 	}
@@ -436,6 +446,7 @@ func (d *service) settled(res *detectors.Result, transitions []alerts.Alert) {
 	d.sites.count(res.Pane)
 	d.sites.show(res.Detections, active)
 	d.dispatcher.Update(res.At, active, transitions)
+	d.live.Observe(res, active, d.judge.engine.Pool)
 	d.mu.Lock()
 	d.active, d.held = active, d.judge.manager.Suppressed()
 	for _, a := range transitions {

@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
-	"html/template"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +17,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/alerts/report"
 	"github.com/squall-sre/squall/pipeline"
 )
 
@@ -30,6 +28,10 @@ type webState interface {
 	Alerts() []alerts.Alert
 	// Sources tells what is being read.
 	Sources() []pipeline.InputState
+	// Live gives the timelines of the sites for the last while, those with an alert first.
+	Live() []report.Series
+	// Loki tells whether lines are shipped anywhere.
+	Loki() bool
 	// Ready is nil when the configuration is loaded and lines are being read, else why not. It never depends on
 	// Loki or Alertmanager: an orchestrator must not restart a detector because its receivers are away.
 	Ready() error
@@ -44,6 +46,8 @@ type webServerConfig struct {
 	State    webState
 	Gatherer prometheus.Gatherer
 	Log      *zap.Logger
+
+	broadcast *broadcast
 }
 
 // Bounds of the HTTP server: a client that is slow, or large, costs a bounded time and a bounded memory.
@@ -80,12 +84,15 @@ func newWebServer(c webServerConfig) (*webServer, error) {
 }
 
 func newHTTPServer(c webServerConfig) *http.Server {
-	return &http.Server{
+	c.broadcast = newBroadcast()
+	server := &http.Server{
 		Handler:           newWebHandler(c),
 		ReadHeaderTimeout: webHeaderTimeout, ReadTimeout: webReadTimeout,
 		WriteTimeout: webWriteTimeout, IdleTimeout: webIdleTimeout, MaxHeaderBytes: webMaxHeader,
 		ErrorLog: zap.NewStdLog(zap.NewNop()), // a client's broken handshake is no event of ours
 	}
+	server.RegisterOnShutdown(c.broadcast.stop)
+	return server
 }
 
 // Addr is where the server listens.
@@ -120,6 +127,7 @@ func (s *webServer) Run(ctx context.Context) error {
 func newWebHandler(c webServerConfig) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", c.page)
+	mux.HandleFunc("GET /assets/{name}", c.asset)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(c.Gatherer, promhttp.HandlerOpts{
 		MaxRequestsInFlight: 4, Timeout: webReadTimeout, EnableOpenMetrics: true,
 	}))
@@ -128,6 +136,7 @@ func newWebHandler(c webServerConfig) http.Handler {
 	mux.HandleFunc("POST /-/reload", c.reload)
 	mux.HandleFunc("GET /api/v1/alerts", c.alerts)
 	mux.HandleFunc("GET /api/v1/sources", c.sources)
+	mux.HandleFunc("GET /api/v1/stream", c.stream)
 	if c.Profiles {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
@@ -139,11 +148,16 @@ func newWebHandler(c webServerConfig) http.Handler {
 	return guarded(http.NewCrossOriginProtection().Handler(http.MaxBytesHandler(mux, webMaxBody)))
 }
 
+// contentPolicy lets the page use its own files, and nothing else: no script or style stands in it, or comes with a
+// log line.
+const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
 // guarded sets what keeps a browser from doing anything with a response but showing it.
 func guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		h.Set("Content-Security-Policy", contentPolicy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
@@ -183,48 +197,4 @@ func (c webServerConfig) reload(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	say(w, http.StatusOK, "reloaded")
-}
-
-//go:embed page.html
-var pageText string
-
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"visible": alerts.Escape, // html/template escapes markup; this shows control and bidirectional characters
-	"lines":   visibleLines,
-	"time":    func(ns int64) string { return time.Unix(0, ns).UTC().Format(time.RFC3339) },
-}).Parse(pageText))
-
-// visibleLines makes a text of ours with several lines visible, its line ends kept.
-func visibleLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, l := range lines {
-		lines[i] = alerts.Escape(l)
-	}
-	return strings.Join(lines, "\n")
-}
-
-func (c webServerConfig) page(w http.ResponseWriter, _ *http.Request) {
-	sources := c.State.Sources()
-	data := struct {
-		Alerts         []alerts.Alert
-		Sources, Blind []pipeline.InputState
-		NotReady       error
-	}{c.State.Alerts(), sources, blind(sources), c.State.Ready()}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	if err := pageTemplate.Execute(w, data); err != nil {
-		c.Log.Debug("page not written", zap.Error(err)) // nearly always a client that has left
-	}
-}
-
-// mostBlind is how many sources the page names above its alerts; the table has them all.
-const mostBlind = 10
-
-// blind gives the sources in which nothing can be detected, though they are not broken: no alert is no quiet day there.
-func blind(sources []pipeline.InputState) (out []pipeline.InputState) {
-	for _, s := range sources {
-		if (s.State == stateMisfit || s.State == pipeline.StateUnmatched) && len(out) < mostBlind {
-			out = append(out, s)
-		}
-	}
-	return out
 }

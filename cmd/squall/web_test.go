@@ -21,6 +21,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/alerts/report"
 	"github.com/squall-sre/squall/detectors"
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -52,6 +53,16 @@ func (s *shown) Alerts() []alerts.Alert {
 func (s *shown) Sources() []pipeline.InputState {
 	return []pipeline.InputState{{Input: "balancer", Path: "/var/log/" + hostile, State: "unreadable", Err: hostile, Lag: 7}}
 }
+
+func (s *shown) Live() []report.Series {
+	n := detectors.N(1)
+	return []report.Series{{
+		Site: hostile, Start: 1e18, Step: 10, Requests: map[string][]uint64{"GET": {60}, "HEAD": {6}}, Abandoned: []uint64{1}, Errors: []uint64{0},
+		Limited: []uint64{0}, P99: []detectors.Num{n}, Censored: []bool{true}, BusyLower: []detectors.Num{n}, BusyUpper: []detectors.Num{n}, Total: 66,
+	}}
+}
+
+func (s *shown) Loki() bool { return true }
 
 func (s *shown) Ready() error { return s.notReady }
 
@@ -108,6 +119,13 @@ func TestWebRoutes(t *testing.T) {
 		code         int
 	}{
 		{"GET", "/", 200},
+		{"GET", "/assets/page.js", 200},
+		{"GET", "/assets/page.css", 200},
+		{"GET", "/assets/icon.svg", 200},
+		{"GET", "/assets/uPlot.iife.min.js", 200},
+		{"GET", "/assets/uPlot.min.css", 200},
+		{"GET", "/assets/uPlot.LICENSE", 200},
+		{"GET", "/assets/page.html", 404},
 		{"GET", "/metrics", 200},
 		{"GET", "/-/healthy", 200},
 		{"HEAD", "/-/healthy", 200},
@@ -140,7 +158,7 @@ func (*heldBack) Alerts() []alerts.Alert {
 
 func TestWebShowsWhatIsHeldBack(t *testing.T) {
 	base, stop := start(t, webServerConfig{State: &heldBack{}})
-	if _, body, _ := ask(t, "GET", base+"/"); !strings.Contains(body, "SUPPRESSED [warning] HeadStorm") ||
+	if _, body, _ := ask(t, "GET", base+"/"); !strings.Contains(body, `suppressed</span> HeadStorm`) ||
 		!strings.Contains(body, "Held back by nightly: no receiver is told.") {
 		t.Error(body)
 	}
@@ -203,7 +221,7 @@ func TestWebShowsHostileTextAsText(t *testing.T) {
 		}
 	}
 	_, page, _ := ask(t, "GET", base+"/")
-	if strings.Contains(page, "<script") || strings.Contains(page, "<img") || strings.Count(page, "&lt;script&gt;") < 7 {
+	if strings.Count(page, "<script") != strings.Count(page, `<script src="assets/`) || strings.Contains(page, "<img") || strings.Count(page, "&lt;script&gt;") < 7 {
 		t.Errorf("markup of a log line is markup of the page:\n%s", page)
 	}
 	var got struct {

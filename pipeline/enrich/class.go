@@ -69,6 +69,14 @@ func (c *Chain) agentClass(agent []byte) pipeline.Class {
 	return class
 }
 
+// ClassOf judges a User-Agent alone, as far as it says what it is.
+func ClassOf(agent string) pipeline.Class {
+	if agent == "" || agent == "-" {
+		return pipeline.Empty
+	}
+	return judgeAgent([]byte(agent[:min(len(agent), agentMax)]))
+}
+
 func judgeAgent(agent []byte) pipeline.Class {
 	var buf [agentMax]byte
 	low := buf[:len(agent)]

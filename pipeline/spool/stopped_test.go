@@ -80,10 +80,10 @@ func blocksOf(t testing.TB, dir string) []string {
 func kept(t *testing.T) (dir string, want []*pipeline.Batch) {
 	t.Helper()
 	dir = t.TempDir()
-	s := open(t, Config{Dir: dir, MaxBytes: 1 << 20})
+	s := open(t, Config{Dir: dir, MaxBytes: 100_000})
 	at := int64(0)
-	for i := range 400 {
-		b := batch("stream", at, 200)
+	for i := range 64 {
+		b := batch("stream", at, 40)
 		for k := range b.Entries { // what cannot be compressed fills blocks
 			b.Entries[k].Line = fmt.Appendf(b.Entries[k].Line, " %x", scatter(i, k))
 		}
@@ -202,7 +202,7 @@ func TestStoppedSpoolDamaged(t *testing.T) {
 			if row.message == "" && broken != 1 {
 				t.Errorf("%d messages are broken, not one: %v", broken, err)
 			}
-			if all := 200 * len(want); lines == 0 || lines < all/4 {
+			if all := 40 * len(want); lines == 0 || lines < all/4 {
 				t.Errorf("%d of %d lines were read", lines, all)
 			}
 		})

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+)
+
+// lived is what the live page shows.
+type lived struct {
+	Title, Status, Alerts, Connection string
+
+	Articles, Charts, Images, Wide int
+	Same                           bool // it was not loaded again
+}
+
+const lookAtLive = `({
+	Title: document.title, Status: document.getElementById("status").textContent, Alerts: document.getElementById("alerts").textContent,
+	Connection: document.getElementById("connection").textContent,
+	Articles: document.querySelectorAll("#alerts article").length, Charts: document.querySelectorAll("#charts canvas").length,
+	Images: document.querySelectorAll("main img, main script, main iframe").length,
+	Wide: document.documentElement.scrollWidth - window.innerWidth, Same: window.marked === true})`
+
+// hostileStorm is the first half of a storm, with paths and agents that would take a page over.
+func hostileStorm(t *testing.T) (before, storm string) {
+	t.Helper()
+	text, err := os.ReadFile(hostileLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	first := 0
+	for i, line := range lines {
+		if strings.Contains(line, `"HEAD `) {
+			first = i
+			break
+		}
+	}
+	return strings.Join(lines[:first], ""), strings.Join(lines[first:first+(len(lines)-first)/2], "")
+}
+
+// shows waits for what the page shows.
+func shows(t *testing.T, ctx context.Context, what string, so func(lived) bool) (s lived) {
+	t.Helper()
+	eventually(t, what, func() bool {
+		var err error
+		if s, err = chromedp.Run(ctx, chromedp.Evaluate[lived](lookAtLive)); err != nil {
+			t.Fatal(err)
+		}
+		return so(s)
+	})
+	return s
+}
+
+// TestLivePageInABrowser: a storm comes, and its alert and charts are on the page without a reload; nothing of the log
+// runs, nothing else is asked for, the console stays empty, no width scrolls sideways. Without scripts the text is
+// there all the same, and when squall goes the page says so.
+func TestLivePageInABrowser(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "access.log")
+	before, storm := hostileStorm(t)
+	write(t, log, before)
+	write(t, filepath.Join(dir, "squall.yaml"), fmt.Sprintf(`
+sources: [{name: balancer, type: file, paths: [%[1]s/access.log]}]
+site_defaults: {pool: {workers: 25}}
+spool: {dir: %[1]s/spool}
+`, dir))
+	p := runSquall(t, dir, surroundings{})
+	ctx := browser(t)
+	var h heardOf
+	if err := chromedp.Listen(ctx, h.event(p.base)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1280, 900), chromedp.Navigate(p.base+"/")); err != nil {
+		t.Fatal(err)
+	}
+	shows(t, ctx, "the quiet page with its charts", func(s lived) bool {
+		return s.Charts == 4 && strings.Contains(s.Status, "No alert fires.") && strings.HasPrefix(s.Connection, "live, as of ")
+	})
+	if _, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("window.marked = true")); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(log, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(storm); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := shows(t, ctx, "the page of the storm", func(s lived) bool {
+		return s.Articles >= 3 && strings.Contains(s.Alerts, "StormHurting") && strings.HasPrefix(s.Title, "(")
+	})
+	if !s.Same || s.Images != 0 || !strings.Contains(s.Alerts, "<script>document.title='owned'</script>") || strings.Contains(s.Title, "owned") {
+		t.Errorf("%+v", s)
+	}
+	for _, width := range []int64{360, 1280} {
+		if err := chromedp.Do(ctx, chromedp.EmulateViewport(width, 740)); err != nil {
+			t.Fatal(err)
+		}
+		shows(t, ctx, fmt.Sprintf("nothing is wider than %d pixels", width), func(s lived) bool { return s.Wide <= 0 })
+	}
+
+	// Without scripts: an ordinary page, that asks to be loaded again.
+	if _, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := chromedp.Do(ctx, chromedp.Navigate(p.base+"/")); err != nil {
+		t.Fatal(err)
+	}
+	s = shows(t, ctx, "the page without scripts", func(s lived) bool { return s.Articles >= 3 })
+	if s.Charts != 0 || s.Same || !strings.Contains(s.Alerts, "StormHurting") || s.Wide > 0 {
+		t.Errorf("without scripts: %+v", s)
+	}
+	h.mu.Lock()
+	if h.requests < 10 || len(h.faults) > 0 {
+		t.Errorf("of %d requests the browser tells of %q", h.requests, h.faults)
+	}
+	h.mu.Unlock()
+
+	// With them, and then without squall.
+	if _, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := chromedp.Do(ctx, chromedp.Navigate(p.base+"/")); err != nil {
+		t.Fatal(err)
+	}
+	shows(t, ctx, "the live page again", func(s lived) bool { return strings.HasPrefix(s.Connection, "live, ") && s.Charts == 4 })
+	if code := p.stop(os.Interrupt); code != 0 {
+		t.Errorf("squall left with %d", code)
+	}
+	shows(t, ctx, "that squall has gone", func(s lived) bool { return strings.HasPrefix(s.Connection, "not connected; as of 20") })
+}
