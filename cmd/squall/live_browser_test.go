@@ -103,7 +103,7 @@ spool: {dir: %[1]s/spool}
 	s := shows(t, ctx, "the page of the storm", func(s lived) bool {
 		return s.Articles >= 3 && strings.Contains(s.Alerts, "StormHurting") && strings.HasPrefix(s.Title, "(")
 	})
-	if !s.Same || s.Images != 0 || !strings.Contains(s.Alerts, "<script>document.title='owned'</script>") || strings.Contains(s.Title, "owned") {
+	if !s.Same || s.Images != 0 || !strings.Contains(s.Alerts, "‹script>document.title='owned'") || strings.Contains(s.Title, "owned") {
 		t.Errorf("%+v", s)
 	}
 	for _, width := range []int64{360, 1280} {

@@ -39,8 +39,9 @@ type siteHistory struct {
 	requests uint64
 	distinct pane.Distinct
 	agents   map[string]*agentPeak
-	folded   bool // not every agent has its own peak, or was told
-	values   map[string][]float32
+	folded   bool                 // not every agent has its own peak, or was told
+	values   map[string][]float32 // of minutes in which nobody was hurt
+	hurting  map[string][]float32 // of the others
 
 	panes   []paneAgents // of the last minute
 	running map[string]uint64
@@ -55,7 +56,8 @@ type paneAgents struct {
 // agentPeak is the busiest minute of an agent.
 type agentPeak struct {
 	people, scanner uint64 // requests a minute: outside of storms, and as a storm
-	at              int64  // ns: the minute of people's
+	hurting         uint64 // outside of storms, while clients were hurt
+	at, hurtingAt   int64  // ns: the minutes of people's
 }
 
 // minuteOf is one minute of a site before it is known what it was.
@@ -122,7 +124,7 @@ func (h *history) site(name string) *siteHistory {
 			h.left++
 			return nil
 		}
-		s = &siteHistory{name: name, agents: map[string]*agentPeak{}, values: map[string][]float32{}, running: map[string]uint64{}}
+		s = &siteHistory{name: name, agents: map[string]*agentPeak{}, values: map[string][]float32{}, hurting: map[string][]float32{}, running: map[string]uint64{}}
 		h.sites[name] = s
 	}
 	return s
@@ -239,16 +241,42 @@ func (s *siteHistory) take(m *minuteOf) {
 		case a == nil:
 		case m.storms[key]:
 			a.scanner = max(a.scanner, n)
+		case m.hurt && n > a.hurting:
+			a.hurting, a.hurtingAt = n, m.start
 		case !m.hurt && n > a.people:
 			a.people, a.at = n, m.start
 		}
 	}
-	if m.hurt || s.minutes > tunedDays*24*60 {
+	to := s.values
+	if m.hurt {
+		to = s.hurting
+	}
+	if s.minutes > tunedDays*24*60 {
 		return
 	}
 	for key, v := range m.values {
-		s.values[key] = append(s.values[key], float32(v))
+		to[key] = append(to[key], float32(v))
 	}
+}
+
+// hurtShare of the minutes with a page is no incident any more: it is how the site is, or the thresholds are too low.
+const hurtShare = 0.1
+
+// everHurt takes what was measured while clients were hurt for usual, where they are all the time.
+func (s *siteHistory) everHurt() bool {
+	if float64(s.hurt) <= hurtShare*float64(s.minutes) {
+		return false
+	}
+	for key, list := range s.hurting {
+		s.values[key] = append(s.values[key], list...)
+	}
+	s.hurting = nil
+	for _, a := range s.agents {
+		if a.hurting > a.people {
+			a.people, a.at = a.hurting, a.hurtingAt
+		}
+	}
+	return true
 }
 
 // agent gives an agent's peak. Over the limit the quiet half is forgotten.
@@ -268,7 +296,7 @@ func (s *siteHistory) agent(key string) *agentPeak {
 	return a
 }
 
-func (a *agentPeak) most() uint64 { return max(a.people, a.scanner) }
+func (a *agentPeak) most() uint64 { return max(a.people, a.scanner, a.hurting) }
 
 // sorted lists the agents by a value, highest first.
 func (s *siteHistory) sorted(value func(*agentPeak) uint64) []string {

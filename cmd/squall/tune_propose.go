@@ -25,7 +25,8 @@ type tunedSite struct {
 	Site      string          `json:"site"`
 	Requests  uint64          `json:"requests"`
 	Minutes   int             `json:"minutes"`                // with a request
-	Hurt      int             `json:"hurt_minutes,omitempty"` // of them: nothing was learned from them
+	Hurt      int             `json:"hurt_minutes,omitempty"` // of them: nothing was learned from them, unless
+	EverHurt  bool            `json:"ever_hurt,omitempty"`    // they are so many that they are how the site is
 	Agents    tunedAgentsJSON `json:"agents"`
 	Throttle  *throttle       `json:"throttle,omitempty"` // null: no limit tells people from scanners
 	Usual     []usualRoute    `json:"usual"`
@@ -87,8 +88,9 @@ const (
 
 // propose makes what is told of a site.
 func propose(c *Config, s *siteHistory, usual detectors.Usual) (tunedSite, error) {
+	ever := s.everHurt()
 	out := tunedSite{
-		Site: s.name, Requests: s.requests, Minutes: s.minutes, Hurt: s.hurt, Usual: []usualRoute{},
+		Site: s.name, EverHurt: ever, Requests: s.requests, Minutes: s.minutes, Hurt: s.hurt, Usual: []usualRoute{},
 		BusyUsual: s.usual(busyWorkersUsual), Pool: c.SiteDefaults.Pool.Workers,
 	}
 	for i := range c.Sites {
@@ -167,7 +169,7 @@ func raise(c *Config, s *siteHistory, key string) (tunedLimit, error) {
 		l.Why = fmt.Sprintf("kept: %s times what 999 of 1,000 minutes stay below", alerts.Number(now/l.Usual))
 	default:
 		l.Proposed = roundUp(peopleMargin * l.Usual)
-		l.Why = fmt.Sprintf("raised: one minute in 1,000 has %s and more though nobody was hurt", alerts.Number(l.Usual))
+		l.Why = fmt.Sprintf("raised: one minute in 1,000 has %s and more, and that is usual", alerts.Number(l.Usual))
 	}
 	return l, err
 }

@@ -101,7 +101,7 @@ func TestTuneAgents(t *testing.T) {
 func TestTuneRaisesWhatIsTooNear(t *testing.T) {
 	var log strings.Builder
 	at := time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC)
-	for i := range 26 * 60 * 30 {
+	for i := range 3 * 60 * 30 {
 		now := at.Add(time.Duration(i) * 2 * time.Second)
 		status, took := 200, "0.040"
 		if i%4 == 0 { // 7 or 8 a minute, of 30
@@ -121,10 +121,14 @@ func TestTuneRaisesWhatIsTooNear(t *testing.T) {
 	for _, l := range x.Sites[0].Limits {
 		limits[l.Detector] = l
 	}
-	// Where what is usual pages by itself, nothing of it was learned: that is told.
-	t.Logf("%s", text)
-	if x.Now.Page == 0 || x.Sites[0].Hurt == 0 {
-		t.Errorf("nothing pages as it is: %+v", x.Now)
+	if x.Now.Page == 0 || !x.Sites[0].EverHurt {
+		t.Errorf("nothing pages as it is: %s", text)
+	}
+	if l := limits["client_abandon"]; l.Usual < 7 || l.Usual > 9 || l.Proposed < 1.5*l.Usual || l.Proposed > 2*l.Usual {
+		t.Errorf("threshold: %+v", l)
+	}
+	if x.Then.Page != 0 {
+		t.Errorf("with the proposal: %+v", x.Then)
 	}
 	accepted(t, x.Config)
 }

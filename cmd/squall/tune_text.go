@@ -33,7 +33,10 @@ func (t *tuned) text(b *bytes.Buffer) {
 
 func (s *tunedSite) text(b *bytes.Buffer) {
 	fmt.Fprintf(b, "\n%s: %s requests in %s minutes", alerts.Escape(s.Site), alerts.Number(float64(s.Requests)), alerts.Number(float64(s.Minutes)))
-	if s.Hurt > 0 {
+	switch {
+	case s.EverHurt:
+		fmt.Fprintf(b, "; in %d of them a page fired, so many that they count as usual: is it hurt all the time, or are thresholds too low?", s.Hurt)
+	case s.Hurt > 0:
 		fmt.Fprintf(b, "; in %d of them clients were hurt, and nothing was learned from these", s.Hurt)
 	}
 	b.WriteByte('\n')
