@@ -59,20 +59,26 @@ func shows(t *testing.T, ctx context.Context, what string, so func(lived) bool) 
 	return s
 }
 
+// watching starts a squall that reads a log with this beginning.
+func watching(t *testing.T, log, before string) *program {
+	t.Helper()
+	write(t, log, before)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "squall.yaml"), fmt.Sprintf(`
+sources: [{name: balancer, type: file, paths: [%s]}]
+site_defaults: {pool: {workers: 25}}
+spool: {dir: %s/spool}
+`, log, dir))
+	return runSquall(t, dir, surroundings{})
+}
+
 // TestLivePageInABrowser: a storm comes, and its alert and charts are on the page without a reload; nothing of the log
 // runs, nothing else is asked for, the console stays empty, no width scrolls sideways. Without scripts the text is
 // there all the same, and when squall goes the page says so.
 func TestLivePageInABrowser(t *testing.T) {
-	dir := t.TempDir()
-	log := filepath.Join(dir, "access.log")
+	log := filepath.Join(t.TempDir(), "access.log")
 	before, storm := hostileStorm(t)
-	write(t, log, before)
-	write(t, filepath.Join(dir, "squall.yaml"), fmt.Sprintf(`
-sources: [{name: balancer, type: file, paths: [%[1]s/access.log]}]
-site_defaults: {pool: {workers: 25}}
-spool: {dir: %[1]s/spool}
-`, dir))
-	p := runSquall(t, dir, surroundings{})
+	p := watching(t, log, before)
 	ctx := browser(t)
 	var h heardOf
 	if err := chromedp.Listen(ctx, h.event(p.base)); err != nil {

@@ -68,7 +68,8 @@ type pageData struct {
 
 type shownAlert struct {
 	alerts.Alert
-	ID string
+	ID   string
+	Open bool // its evidence and advice are shown at once: those of the most urgent alone, or nobody finds the charts
 }
 
 // shownSite is a row of the table of sites, in words.
@@ -106,10 +107,11 @@ func (c *webServerConfig) data(live []report.Series) *pageData {
 		Now: time.Now().UTC().Format(time.RFC3339), Blind: blind(sources), NotReady: c.State.Ready(), Incidents: shownIncidents(list),
 		MoreSources: max(len(sources)-mostSources, 0),
 	}
-	for _, a := range list {
+	slices.SortStableFunc(list, func(a, b alerts.Alert) int { return cmp.Compare(urgency(&a), urgency(&b)) })
+	for i, a := range list {
 		h := fnv.New64a()
 		_, _ = fmt.Fprint(h, a.Name, a.Labels.String(), a.StartsAt)
-		d.Alerts = append(d.Alerts, shownAlert{a, fmt.Sprintf("a%x", h.Sum64())})
+		d.Alerts = append(d.Alerts, shownAlert{a, fmt.Sprintf("a%x", h.Sum64()), i == 0 && a.State == alerts.Firing})
 	}
 	d.Says = summed(list)
 	f := gathered(c.Gatherer)
@@ -125,6 +127,17 @@ func (c *webServerConfig) data(live []report.Series) *pageData {
 	}
 	d.Delivery = f.delivery(c.State.Loki())
 	return d
+}
+
+// urgency orders alerts: those that fire, the worst first, then what is held back, then what is over.
+func urgency(a *alerts.Alert) int {
+	switch a.State {
+	case alerts.Firing:
+		return len(severities) - slices.Index(severities, a.Severity)
+	case alerts.Suppressed:
+		return len(severities) + 1
+	}
+	return len(severities) + 2
 }
 
 // summed tells in a sentence what fires.
@@ -175,7 +188,7 @@ func shownIncidents(list []alerts.Alert) []shownIncident {
 		}
 		x.Ongoing = x.Ongoing || a.State != alerts.Resolved
 		x.To = max(x.To, a.EndsAt)
-		if name := a.Name + " " + a.Labels.String(); !strings.Contains(x.What, name) {
+		if name := strings.TrimSpace(a.Name + " " + a.Labels.String()); !strings.Contains(x.What, name) {
 			x.What = strings.TrimPrefix(x.What+", "+name, ", ")
 		}
 	}

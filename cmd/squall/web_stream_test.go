@@ -210,3 +210,41 @@ func TestLiveStreamTime(t *testing.T) {
 		})
 	}
 }
+
+// mixed is a state with alerts of all kinds, in no order.
+type mixed struct{ shown }
+
+func (*mixed) Alerts() []alerts.Alert {
+	var list []alerts.Alert
+	for i, state := range []alerts.State{alerts.Resolved, alerts.Firing, alerts.Suppressed, alerts.Firing} {
+		list = append(list, alerts.Alert{
+			Name: fmt.Sprintf("Alert%d", i), State: state, Severity: severities[i%len(severities)], StartsAt: 1e18, EndsAt: 1e18,
+			Advice: []alerts.Advice{{Layer: "nginx", Text: "do"}}, Suppressed: "nightly", Incident: &alerts.Incident{ID: "one", StartsAt: 1e18},
+		})
+	}
+	list[3].Severity = alerts.Page
+	return list
+}
+
+// TestLivePageOrder: what pages comes first, and its advice alone is open; alerts of one incident are one there.
+func TestLivePageOrder(t *testing.T) {
+	base, stop := start(t, webServerConfig{State: &mixed{}})
+	_, body, _ := ask(t, "GET", base+"/")
+	at := -1
+	for _, name := range []string{"page</span> Alert3", "warning</span> Alert1", "suppressed</span> Alert2", "resolved</span> Alert0"} {
+		i := strings.Index(body, name)
+		if i <= at {
+			t.Errorf("%s stands at %d, after %d", name, i, at)
+		}
+		at = i
+	}
+	if n := strings.Count(body, "-advice\" open>"); n != 1 {
+		t.Errorf("the advice of %d alerts is open", n)
+	}
+	if n := strings.Count(body, `<details data-key="i`); n != 1 || !strings.Contains(body, "Alert3, Alert1, Alert2, Alert0") {
+		t.Errorf("%d incidents: %s", n, body)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}

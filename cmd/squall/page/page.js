@@ -81,7 +81,7 @@
 			tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
 			cursor: { sync: { key: site }, points: { size: 6 } },
 			scales: { y: { range: (_, min, max) => [0, Math.max(max || 0, 1) * 1.05] } },
-			axes: [axis, { ...axis, size: 54, values: (_, at) => at.map((v) => number(v, 2)) }],
+			axes: [{ ...axis, space: 60, values: (_, at) => at.map((v) => new Date(v * 1e3).toISOString().slice(11, 16)) }, { ...axis, size: 54, values: (_, at) => at.map((v) => number(v, 2)) }],
 			series: [{ value: (_, v) => v == null ? "–" : new Date(v * 1e3).toISOString().slice(11, 19) }, ...lines.map(([label, c, digits, marks, dash]) => ({
 				label, stroke: colour(c), width: marks ? 0 : 1.6, dash, spanGaps: false,
 				points: { show: !!marks, size: 5, fill: colour(c) },
