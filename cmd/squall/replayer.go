@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -335,7 +336,9 @@ func (r *replayer) peek(ctx context.Context, files []string) ([]*track, error) {
 			if t.first != math.MinInt64 && r.within.beyond(t.first-int64(t.lateness)) {
 				continue
 			}
-			r.advance.total.Add(id.size)
+			if info, err := os.Stat(path); err == nil {
+				r.advance.total.Add(info.Size())
+			}
 		}
 		tracks = append(tracks, t)
 	}

@@ -102,12 +102,12 @@ const (
 
 // data gathers what the page shows.
 func (c *webServerConfig) data(live []report.Series) *pageData {
-	list, sources := c.State.Alerts(), c.State.Sources()
+	list, sources := slices.Clone(c.State.Alerts()), c.State.Sources()
+	slices.SortStableFunc(list, func(a, b alerts.Alert) int { return cmp.Compare(urgency(&a), urgency(&b)) })
 	d := &pageData{
 		Now: time.Now().UTC().Format(time.RFC3339), Blind: blind(sources), NotReady: c.State.Ready(), Incidents: shownIncidents(list),
 		MoreSources: max(len(sources)-mostSources, 0),
 	}
-	slices.SortStableFunc(list, func(a, b alerts.Alert) int { return cmp.Compare(urgency(&a), urgency(&b)) })
 	for i, a := range list {
 		h := fnv.New64a()
 		_, _ = fmt.Fprint(h, a.Name, a.Labels.String(), a.StartsAt)
@@ -188,7 +188,7 @@ func shownIncidents(list []alerts.Alert) []shownIncident {
 		}
 		x.Ongoing = x.Ongoing || a.State != alerts.Resolved
 		x.To = max(x.To, a.EndsAt)
-		if name := strings.TrimSpace(a.Name + " " + a.Labels.String()); !strings.Contains(x.What, name) {
+		if name := a.Name + " " + a.Labels.String(); !strings.Contains(x.What, name) {
 			x.What = strings.TrimPrefix(x.What+", "+name, ", ")
 		}
 	}

@@ -241,7 +241,7 @@ func TestLivePageOrder(t *testing.T) {
 	if n := strings.Count(body, "-advice\" open>"); n != 1 {
 		t.Errorf("the advice of %d alerts is open", n)
 	}
-	if n := strings.Count(body, `<details data-key="i`); n != 1 || !strings.Contains(body, "Alert3, Alert1, Alert2, Alert0") {
+	if n := strings.Count(body, `<details data-key="i`); n != 1 || !strings.Contains(body, "Alert3 {}, Alert1 {}, Alert2 {}, Alert0 {}") {
 		t.Errorf("%d incidents: %s", n, body)
 	}
 	if err := stop(); err != nil {
