@@ -8,6 +8,8 @@ VICTORIA_LOGS := v1.52.2
 VERSITYGW     := v1.8.0
 KUBERNETES    := v1.37.2
 HELM          := v3.22.0
+NFPM          := v2.45.2
+CYCLONEDX     := v1.10.0
 
 # What the tests run against for real, as COMMAND:PACKAGE of Debian. The race detector needs a C compiler.
 TEST_PACKAGES := gcc:build-essential nginx:nginx-light prometheus-alertmanager:prometheus-alertmanager promtool:prometheus \
@@ -15,6 +17,8 @@ TEST_PACKAGES := gcc:build-essential nginx:nginx-light prometheus-alertmanager:p
                  /usr/lib/systemd/systemd-journal-remote:systemd-journal-remote caddy:caddy apache2:apache2 \
                  '/usr/sbin/php-fpm[0-9]*:php-fpm' chromium:chromium
 LINT_PACKAGES := shellcheck:shellcheck
+# What `make test-packages` reads and runs the packages with.
+PACKAGE_TOOLS := rpm:rpm systemctl:systemd nginx:nginx-light dbus-daemon:dbus curl:curl
 
 CACHE := $(CURDIR)/.cache
 BIN   := $(CACHE)/bin
@@ -29,20 +33,29 @@ DATE     := $(shell git show -s --format=%cI HEAD 2>/dev/null || echo unknown)
 LDFLAGS  := -s -w -X $(VERSION_PKG).Version=$(VERSION) -X $(VERSION_PKG).Revision=$(REVISION) \
             -X $(VERSION_PKG).Branch=$(BRANCH) -X $(VERSION_PKG).BuildDate=$(DATE)
 
+# A package's version: v1.2.3 as it is, commits behind it as 1.2.3+n.hash, which sorts after it; without a tag 0.0.0~git….
+PACKAGE_VERSION := $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null | sed -E 's/^v//; s/-([0-9]+)-g/+\1.g/; s/-dirty/.dirty/' | grep . || \
+                     echo "0.0.0-git$$(git show -s --format=%cd --date=format:%Y%m%d%H%M%S HEAD 2>/dev/null).$$(git rev-parse --short=9 HEAD 2>/dev/null)")
+GOARCH   ?= $(shell go env GOARCH)
+# The time of the commit: no archive holds another.
+export SOURCE_DATE_EPOCH := $(shell git show -s --format=%ct HEAD 2>/dev/null || echo 0)
+
 PKG      ?= ./...
 FUZZTIME ?= 30s
 BENCH    ?= .
+OUT      ?= bin
 export LOGS
 
 .DEFAULT_GOAL := all
-.PHONY: all build run vet lint test fuzz bench eval readme dashboards fmt clean help debian-test debian-lint kube-apiserver test-k8s torture
+.PHONY: all build run vet lint test fuzz bench eval readme dashboards fmt clean help debian-test debian-lint kube-apiserver test-k8s torture \
+        deb rpm stage release test-packages debian-packages
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
 all: build vet lint test ## build, vet, lint and test
 
 build: ## bin/squall, static, with its version from git
-	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/squall ./cmd/squall
+	@CGO_ENABLED=0 GOARCH= go build -trimpath -ldflags '$(LDFLAGS)' -o bin/squall ./cmd/squall
 
 run: build ## run the demonstration, or read LOGS='/var/log/nginx/*access*.log'
 	@exec bin/squall demo $${LOGS:+"$$LOGS"}
@@ -60,6 +73,36 @@ kube-apiserver: $(CACHE)/kubernetes@$(KUBERNETES) ## build the API server of tes
 
 test-k8s: kube-apiserver ## the source kubernetes against a real API server, which is built first
 	@go test -race -tags k8s -timeout 10m -run Kubernetes ./pipeline/source
+
+deb rpm: stage $(CACHE)/nfpm@$(NFPM) ## bin/squall_*.deb, bin/squall-*.rpm for GOARCH (this machine's)
+	@STAGE=$(CACHE)/stage/$(GOARCH) PACKAGE_ARCH=$(GOARCH) PACKAGE_VERSION=$(PACKAGE_VERSION) \
+		nfpm package --config deploy/package/nfpm.yaml --packager $@ --target $(OUT)/ >$(CACHE)/nfpm.log 2>&1 || \
+		{ cat $(CACHE)/nfpm.log >&2; exit 1; }
+
+# What the packages hold that is built: the program, and what this machine's own program writes of itself.
+stage: build
+	@mkdir -p $(CACHE)/stage/$(GOARCH) $(OUT)
+	@if [ "$$(go env GOHOSTOS)/$$(go env GOHOSTARCH)" = linux/$(GOARCH) ]; then cp bin/squall $(CACHE)/stage/$(GOARCH)/squall; else \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$(GOARCH) go build -trimpath -ldflags '$(LDFLAGS)' -o $(CACHE)/stage/$(GOARCH)/squall ./cmd/squall; \
+	fi
+	@rm -rf $(CACHE)/stage/$(GOARCH)/man $(CACHE)/stage/$(GOARCH)/completion
+	@bin/squall man $(CACHE)/stage/$(GOARCH)
+	@find $(CACHE)/stage/$(GOARCH)/man -type f -exec gzip -9n {} +
+
+# The packages' real road: a Debian with its systemd as process 1, in namespaces of its own.
+test-packages: debian-packages deb rpm ## install, run, upgrade and purge the .deb under a real systemd; needs root
+	@go test -tags packages -timeout 10m -run '^TestPackage' -v ./cmd/squall
+
+release: $(CACHE)/nfpm@$(NFPM) $(CACHE)/cyclonedx-gomod@$(CYCLONEDX) ## bin/release: programs and packages for amd64 and arm64, SBOM, checksums
+	@rm -rf bin/release && mkdir -p bin/release
+	@for arch in amd64 arm64; do \
+		$(MAKE) deb rpm GOARCH=$$arch OUT=bin/release || exit 1; \
+		cp $(CACHE)/stage/$$arch/squall bin/release/squall-linux-$$arch; \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch cyclonedx-gomod bin -json -noserial -version '$(VERSION)' \
+			-output bin/release/squall-linux-$$arch.cdx.json bin/release/squall-linux-$$arch 2>/dev/null || exit 1; \
+	done
+	@cd bin/release && sha256sum -- * >SHA256SUMS
+	@cat bin/release/SHA256SUMS
 
 lint: debian-lint $(CACHE)/golangci-lint@$(GOLANGCI_LINT) $(CACHE)/govulncheck@$(GOVULNCHECK) ## golangci-lint, govulncheck, shellcheck
 	@golangci-lint run ./...
@@ -82,8 +125,8 @@ eval: ## how well storms are detected: 200 of them and a quiet month, as a Markd
 bench: ## every benchmark; BENCH is a pattern
 	@go test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
-readme: ## write the README's tables anew from the code's
-	@go test -run TestReadme ./cmd/squall -write-readme
+readme: ## write the README's tables, deploy/reference and the schema anew from the code's
+	@go test -run 'TestReadmeTables|TestReferenceIs|TestSchemaIs' ./cmd/squall -write-readme
 
 dashboards: $(CACHE)/helm@$(HELM) ## write deploy/grafana's dashboards, and the chart's copies of them and of the rules, anew
 	@go test -run Written ./deploy/grafana -write-dashboards
@@ -104,6 +147,9 @@ debian-test:
 debian-lint:
 	@.ci/debian $(LINT_PACKAGES)
 
+debian-packages:
+	@.ci/debian $(PACKAGE_TOOLS)
+
 # A tool is built once for each pinned version; the file with the version in its name says that it was.
 define tool
 $(CACHE)/$(1)@$(3):
@@ -115,6 +161,8 @@ $(CACHE)/$(1)@$(3):
 endef
 $(eval $(call tool,golangci-lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,$(GOLANGCI_LINT)))
 $(eval $(call tool,govulncheck,golang.org/x/vuln/cmd/govulncheck,$(GOVULNCHECK)))
+$(eval $(call tool,nfpm,github.com/goreleaser/nfpm/v2/cmd/nfpm,$(NFPM)))
+$(eval $(call tool,cyclonedx-gomod,github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod,$(CYCLONEDX)))
 $(eval $(call tool,victoria-logs,github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs,$(VICTORIA_LOGS)))
 $(eval $(call tool,helm,helm.sh/helm/v3/cmd/helm,$(HELM)))
 $(eval $(call tool,versitygw,github.com/versity/versitygw/cmd/versitygw,$(VERSITYGW)))

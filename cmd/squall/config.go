@@ -18,26 +18,26 @@ import (
 // A Config is the whole configuration file, checked, with every default filled in. Its keys are a contract:
 // none is ever renamed. Durations are written 60s, 10m, 72h; sizes 64KiB, 2GiB; ratios are 0–1.
 type Config struct {
-	Sources        []SourceConfig   `yaml:"sources"`
-	Own            OwnConfig        `yaml:"own"`
-	Allowed        []AllowedConfig  `yaml:"allowed"`
-	TrustedProxies []Prefix         `yaml:"trusted_proxies"`
-	Timezone       Zone             `yaml:"timezone"`
-	SiteDefaults   SiteDefaults     `yaml:"site_defaults"`
-	Sites          []SiteConfig     `yaml:"sites"`
-	Pane           time.Duration    `yaml:"pane"`
-	Detectors      DetectorConfigs  `yaml:"detectors"`
-	Rules          []RuleConfig     `yaml:"rules"`
-	Suppress       []SuppressConfig `yaml:"suppress"`   // what holds alerts back
-	Campaigns      []CampaignConfig `yaml:"campaigns"`  // the calendar of mail that is sent
-	MinFiring      time.Duration    `yaml:"min_firing"` // an alert fires for this long at least
-	Redact         RedactConfig     `yaml:"redact"`
-	Spool          SpoolConfig      `yaml:"spool"`
-	Loki           loki.Config      `yaml:"loki"`
-	Notify         []NotifyConfig   `yaml:"notify"`
-	Web            WebConfig        `yaml:"web"`
-	Grafana        GrafanaConfig    `yaml:"grafana"`
-	Fleet          FleetConfig      `yaml:"fleet"`
+	Sources        []SourceConfig   `yaml:"sources"`         // what is read: the one key without a default
+	Own            OwnConfig        `yaml:"own"`             // this is us: never advised to be blocked
+	Allowed        []AllowedConfig  `yaml:"allowed"`         // known ranges, never advised to be blocked
+	TrustedProxies []Prefix         `yaml:"trusted_proxies"` // whose X-Forwarded-For is believed
+	Timezone       Zone             `yaml:"timezone"`        // for formats that log none: UTC, an IANA name, +0200
+	SiteDefaults   SiteDefaults     `yaml:"site_defaults"`   // for every site that does not say otherwise
+	Sites          []SiteConfig     `yaml:"sites"`           // a site is a host unless it is listed
+	Pane           time.Duration    `yaml:"pane"`            // the step of detection; it divides a minute
+	Detectors      DetectorConfigs  `yaml:"detectors"`       // settings by detector's name
+	Rules          []RuleConfig     `yaml:"rules"`           // added to the shipped ones; the same name replaces
+	Suppress       []SuppressConfig `yaml:"suppress"`        // what holds alerts back
+	Campaigns      []CampaignConfig `yaml:"campaigns"`       // the calendar of mail that is sent
+	MinFiring      time.Duration    `yaml:"min_firing"`      // an alert fires for this long at least
+	Redact         RedactConfig     `yaml:"redact"`          // what of a line is made unreadable before it is stored
+	Spool          SpoolConfig      `yaml:"spool"`           // the durable queue before Loki
+	Loki           loki.Config      `yaml:"loki"`            // where lines are shipped
+	Notify         []NotifyConfig   `yaml:"notify"`          // who is told of alerts
+	Web            WebConfig        `yaml:"web"`             // the page, metrics and the API
+	Grafana        GrafanaConfig    `yaml:"grafana"`         // where its dashboards are
+	Fleet          FleetConfig      `yaml:"fleet"`           // detection over many nodes
 
 	root *node
 }
@@ -75,7 +75,7 @@ type AllowedConfig struct {
 
 // SiteDefaults hold for every site that does not say otherwise.
 type SiteDefaults struct {
-	Pool PoolConfig `yaml:"pool"`
+	Pool PoolConfig `yaml:"pool"` // of sites that say nothing
 }
 
 // A PoolConfig describes the workers that answer a site's requests.
@@ -87,8 +87,8 @@ type PoolConfig struct {
 // A SiteConfig is one site: hosts that are one thing to its visitors.
 type SiteConfig struct {
 	Name         string            `yaml:"name"`
-	Hosts        []string          `yaml:"hosts"` // default: the name
-	Pool         PoolConfig        `yaml:"pool"`
+	Hosts        []string          `yaml:"hosts"`        // default: the name
+	Pool         PoolConfig        `yaml:"pool"`         // its workers
 	Routes       []string          `yaml:"routes"`       // templates such as /checkout/{id}, tried in order
 	Namespaces   []string          `yaml:"namespaces"`   // of its containers in the cluster
 	Dependencies map[string]string `yaml:"dependencies"` // for scope and for merging incidents

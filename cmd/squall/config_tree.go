@@ -296,7 +296,7 @@ func (r *treeReader) merge(v ast.Node, depth int) []field {
 	return nil
 }
 
-// An expansion replaces ${NAME} and ${file:/path} in one text; $$ is a dollar sign. What comes out is never
+// An expansion replaces ${NAME}, ${file:/path} and ${credential:NAME} in one text; $$ is a dollar sign. What comes out is never
 // read as YAML again.
 type expansion struct {
 	env              func(string) (string, bool)
@@ -347,9 +347,16 @@ func closing(s string) int {
 	return -1
 }
 
-// reference gives what stands for the inside of ${…}. The path of a file may hold ${NAME}, for systemd's
-// $CREDENTIALS_DIRECTORY.
+// reference gives what stands for the inside of ${…}. The path of a file may hold ${NAME}.
 func (x *expansion) reference(name string) (string, error) {
+	if credential, ok := strings.CutPrefix(name, "credential:"); ok {
+		path, err := x.credential(credential)
+		if err != nil {
+			return "", err
+		}
+		x.secret = true
+		return readSecret(path)
+	}
 	path, isFile := strings.CutPrefix(name, "file:")
 	if !isFile {
 		value, ok := x.env(name)
@@ -368,6 +375,26 @@ func (x *expansion) reference(name string) (string, error) {
 	}
 	x.secret = true
 	return readSecret(path)
+}
+
+// credentialFolder is where whoever runs squall puts its credentials, and the unit's LoadCredential finds them.
+const credentialFolder = "/etc/squall/credentials"
+
+// credential is the file of a credential: that of systemd, by its own name or by the name that it has as one of the
+// unit's folder; without systemd, as for `squall check` by hand, the one in the folder itself.
+func (x *expansion) credential(name string) (string, error) {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/${}") {
+		return "", fmt.Errorf("${credential:%s}: want the name of a file in %s, without a folder", name, credentialFolder)
+	}
+	dir, ok := x.env("CREDENTIALS_DIRECTORY")
+	if !ok || dir == "" {
+		return filepath.Join(credentialFolder, name), nil
+	}
+	path := filepath.Join(dir, name)
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		path = filepath.Join(dir, "squall_"+name)
+	}
+	return path, nil
 }
 
 func readSecret(path string) (string, error) {

@@ -9,6 +9,17 @@ const (
 	exitFailOn = 3 // --fail-on was met
 )
 
+// exitCodes is what each of them means, for people.
+var exitCodes = []struct {
+	code    int
+	meaning string
+}{
+	{0, "done"},
+	{exitFailed, "failed"},
+	{exitUsage, "wrong arguments, or a fault in the configuration"},
+	{exitFailOn, "--fail-on was met: an alert of that severity fired in a replay"},
+}
+
 // errNoConfig is for commands that need a file.
 var errNoConfig = errors.New("which configuration? Write --config FILE")
 

@@ -44,6 +44,9 @@ func newRootCommand() *cobra.Command {
 		newTuneCommand(),
 		newSimulateCommand(),
 		newDemoCommand(),
+		newInitCommand(),
+		newDoctorCommand(),
+		newManCommand(),
 	)
 	for _, c := range append(root.Commands(), root) {
 		if args := c.Args; args != nil {

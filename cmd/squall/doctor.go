@@ -1,0 +1,371 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/alerts/notify"
+	"github.com/squall-sre/squall/pipeline/loki"
+	"github.com/squall-sre/squall/pipeline/source"
+)
+
+// How a thing is that the doctor looked at.
+const (
+	healthy = "ok"
+	weak    = "warn" // squall runs, and sees or tells less than it could
+	sick    = "FAIL"
+)
+
+// A diagnosis is what the doctor says of one thing.
+type diagnosis struct {
+	Status string `json:"status"`
+	What   string `json:"what"`
+	Found  string `json:"found"`
+	Do     string `json:"do,omitempty"`
+}
+
+// A doctor tries each part of a configuration as the service would use it.
+type doctor struct {
+	config *Config
+	now    func() time.Time
+	reader *reader
+	found  []diagnosis
+}
+
+// newDoctorCommand makes `squall doctor`.
+func newDoctorCommand() *cobra.Command {
+	var path, service string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "try every source, Loki and Alertmanager, and say what to do where one does not work",
+		Long: "doctor reads the configuration and tries what it names: whether each log is there, may be read by the service's\n" +
+			"user, is written to, and fits its format; whether Loki takes pushes and Alertmanager takes alerts (it sends\n" +
+			"none); whether the spool can be written and the port is free. It changes nothing. It exits with 1 when\n" +
+			"something does not work.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d := &doctor{now: time.Now, reader: newReader(cmd.Context(), service)}
+			if c, err := loadConfig(path, os.LookupEnv); err != nil {
+				d.say(sick, "configuration", path, "mend it: "+err.Error())
+			} else if err := c.RequireSources(); err != nil {
+				d.say(sick, "configuration", path, err.Error())
+			} else {
+				d.say(healthy, "configuration", fmt.Sprintf("%s: %d sources, %d sites", path, len(c.Sources), len(c.Sites)), "")
+				d.config = c
+				d.examine(cmd.Context())
+			}
+			return d.report(cmd.OutOrStdout(), asJSON)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&path, "config", configPath, "configuration `FILE`")
+	f.StringVar(&service, "user", "squall", "whether `USER`, of the service, may read the logs: asked when root runs this")
+	f.BoolVar(&asJSON, "json", false, "print a list of objects instead of a table")
+	return cmd
+}
+
+func (d *doctor) say(status, what, found, do string) {
+	d.found = append(d.found, diagnosis{status, what, found, do})
+}
+
+var errSick = errors.New("something does not work: see the lines with FAIL")
+
+// report prints what was found; the error is for the exit code.
+func (d *doctor) report(out io.Writer, asJSON bool) error {
+	var err error
+	for _, f := range d.found {
+		if f.Status == sick {
+			err = errSick
+		}
+	}
+	if asJSON {
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		return errors.Join(enc.Encode(d.found), err)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, f := range d.found {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Status, alerts.Escape(f.What), alerts.Escape(f.Found))
+		if f.Do != "" {
+			for line := range strings.SplitSeq(f.Do, "\n") {
+				fmt.Fprintf(w, "\t\t→ %s\n", alerts.Escape(line))
+			}
+		}
+	}
+	return errors.Join(w.Flush(), err)
+}
+
+// probeTime bounds one try.
+const probeTime = 10 * time.Second
+
+func (d *doctor) examine(ctx context.Context) {
+	for i := range d.config.Sources {
+		d.source(ctx, &d.config.Sources[i])
+	}
+	d.pools()
+	d.spool()
+	d.loki(ctx)
+	d.notifiers(ctx)
+	d.web(ctx)
+}
+
+func (d *doctor) source(ctx context.Context, s *SourceConfig) {
+	what := "source " + s.Name
+	choice, err := chooseFormat(s.Format.Type, s.Format.Decode)
+	if err != nil {
+		d.say(sick, what, err.Error(), "")
+		return
+	}
+	for _, lack := range choice.lacks() {
+		d.say(weak, what, "log_format: "+lack, "add it to nginx's log_format, and to the configuration")
+	}
+	src, err := source.New(s.Kind.Decode, source.Runtime{
+		Name: s.Name, Logger: zap.NewNop(), Metrics: source.NewMetrics(prometheus.NewRegistry()), Now: d.now, Stdin: strings.NewReader(""),
+	})
+	if err != nil {
+		d.say(sick, what, err.Error(), "")
+		return
+	}
+	if p, ok := src.(source.Prober); ok {
+		ctx, cancel := context.WithTimeout(ctx, probeTime)
+		defer cancel()
+		found, err := p.Probe(ctx)
+		d.tried(what, found, err, "mend the access that this names; then run this again")
+		return
+	}
+	switch paths := s.Kind.node.get("paths"); {
+	case s.Type == "file" || s.Type == "container":
+		o := opener{format: choice, zone: s.Timezone.Location, framing: framings[s.Type]}
+		patterns := []string{"/var/log/pods/*/*/*.log"}
+		if paths != nil {
+			patterns = nil
+			for _, p := range paths.items {
+				patterns = append(patterns, p.text)
+			}
+		}
+		for _, pattern := range patterns {
+			d.files(what, pattern, o, choice.name)
+		}
+	case s.Type == "syslog":
+		for _, l := range s.Kind.node.get("listen").items {
+			d.listener(ctx, what, l.text)
+		}
+	default:
+		d.say(healthy, what, s.Type+": nothing to try", "")
+	}
+}
+
+// tried says how a try ended.
+func (d *doctor) tried(what, found string, err error, do string) {
+	if err == nil {
+		d.say(healthy, what, found, "")
+		return
+	}
+	text := maskURL(err.Error())
+	for _, secret := range secretsOf(d.config.root, nil) {
+		text = strings.ReplaceAll(text, secret, redacted)
+	}
+	d.say(sick, what, text, do)
+}
+
+// mostExamined is how many files of a pattern are read; of the others only that they may be.
+const mostExamined = 20
+
+func (d *doctor) files(what, pattern string, o opener, named string) {
+	found, err := filepath.Glob(pattern)
+	if err != nil {
+		d.say(sick, what, fmt.Sprintf("%s: %v", pattern, err), "")
+		return
+	}
+	if len(found) == 0 {
+		d.say(weak, what, "no file matches "+pattern, "squall waits for one. Is the server's log there? squall init looks for it; is its folder one that this user may enter?")
+		return
+	}
+	healthyFiles, newest := 0, time.Time{}
+	for i, path := range found {
+		if strings.HasSuffix(path, ".gz") || strings.HasSuffix(path, ".zst") || strings.HasSuffix(path, ".bz2") {
+			continue
+		}
+		if err := d.reader.mayRead(path); err != nil {
+			d.say(sick, what, err.Error(), "let the user read it: usermod -aG, setfacl, or the drop-in at the unit's head (/usr/lib/systemd/system/squall.service)")
+			continue
+		}
+		healthyFiles++
+		if i >= mostExamined {
+			continue
+		}
+		got, err := sampleLog(path, o)
+		switch {
+		case err != nil:
+			d.say(sick, what, err.Error(), "")
+		case !got.fits():
+			d.say(sick, what, fmt.Sprintf("%s: %d of its last %d lines do not fit format %s; %s", path, got.failed, got.lines, named, cmp.Or(got.nearest, "no format fits")),
+				"squall explain tells of one line; name the format, or log_format, at the source")
+		case got.requests > 0 && got.times == 0:
+			d.say(weak, what, path+": no times in it: neither slow answers nor busy workers can be seen", "log $request_time and $upstream_response_time: \"The nginx log that tells squall most\" in the README")
+		}
+		if got.newest.After(newest) {
+			newest = got.newest
+		}
+	}
+	if healthyFiles == 0 {
+		return
+	}
+	text := fmt.Sprintf("%s: %d files may be read", pattern, healthyFiles)
+	switch age := d.now().Sub(newest).Round(time.Second); {
+	case newest.IsZero():
+		text += "; no line with a time yet"
+	case age < -5*time.Minute:
+		d.say(weak, what, fmt.Sprintf("%s: its newest line is %s ahead of this machine's clock", pattern, -age), "a log without a zone needs timezone at its source; or the clock is wrong")
+		return
+	case age > time.Hour:
+		d.say(weak, what, fmt.Sprintf("%s; the newest line is %s old", text, age), "does the server write here now? A log without a zone needs timezone at its source")
+		return
+	default:
+		text += fmt.Sprintf("; the newest line is %s old", age)
+	}
+	d.say(healthy, what, text, "")
+}
+
+// listener sees whether squall could listen there, or does already.
+func (d *doctor) listener(ctx context.Context, what, url string) {
+	network, address, _ := strings.Cut(url, "://")
+	var lc net.ListenConfig
+	var c io.Closer
+	var err error
+	if network == "udp" {
+		c, err = lc.ListenPacket(ctx, network, address)
+	} else {
+		c, err = lc.Listen(ctx, network, address)
+	}
+	switch {
+	case err == nil:
+		d.tried(what, url+" is free to listen on", c.Close(), "")
+	case errors.Is(err, unix.EADDRINUSE) && d.runs(ctx):
+		d.say(healthy, what, url+": squall runs, and listens there or another does", "")
+	default:
+		d.say(sick, what, err.Error(), "another program listens there, or the address is not this machine's")
+	}
+}
+
+func (d *doctor) pools() {
+	known := d.config.SiteDefaults.Pool.Workers > 0
+	for i := range d.config.Sites {
+		known = known || d.config.Sites[i].Pool.Workers > 0
+	}
+	if !known {
+		d.say(weak, "pool", "no site tells how many workers it has: saturation is silent, and causes are at most probable",
+			"site_defaults: {pool: {workers: N}}; of php-fpm N is pm.max_children, over all machines")
+	}
+}
+
+func (d *doctor) spool() {
+	dir := d.config.Spool.Dir
+	at := dir
+	for at != "/" && at != "." {
+		if _, err := os.Stat(at); err == nil || !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		at = filepath.Dir(at)
+	}
+	if err := d.reader.mayWrite(at); err != nil && (at == dir || !d.reader.service) { // systemd makes the service's
+		d.say(sick, "spool", err.Error(), "the service's StateDirectory, or a folder that squall's user may write")
+		return
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(at, &fs); err != nil {
+		d.say(sick, "spool", fmt.Sprintf("%s: %v", at, err), "")
+		return
+	}
+	free := int64(fs.Bavail) * fs.Bsize
+	text := fmt.Sprintf("%s: %d MiB free for up to %d MiB", dir, free>>20, d.config.Spool.MaxBytes>>20)
+	if free < int64(d.config.Spool.MaxBytes) {
+		d.say(weak, "spool", text, "a full disk drops the oldest lines: lower spool.max_bytes, or make room")
+		return
+	}
+	d.say(healthy, "spool", text, "")
+}
+
+func (d *doctor) loki(ctx context.Context) {
+	if d.config.Loki.URL == "" {
+		d.say(weak, "loki", "no url: lines stay in the spool for "+shortDuration(d.config.Spool.MaxAge), "loki: {url: http://loki:3100}, unless that is meant")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	found, err := loki.Probe(ctx, d.config.Loki)
+	d.tried("loki", found, err, "lines wait in the spool until it takes them: is the address right, does it run?")
+}
+
+func (d *doctor) notifiers(ctx context.Context) {
+	pages := false
+	for i, n := range d.config.Notify {
+		what := fmt.Sprintf("notify %s-%d", n.Type, i+1)
+		peers, err := notify.New(n.Kind.Decode, notify.Runtime{Name: fmt.Sprintf("%s-%d", n.Type, i+1), Now: d.now, Stdout: io.Discard})
+		if err != nil {
+			d.say(sick, what, err.Error(), "")
+			continue
+		}
+		pages = pages || n.Type != "stdout"
+		for _, peer := range peers {
+			if p, ok := peer.Notifier.(notify.Prober); ok {
+				ctx, cancel := context.WithTimeout(ctx, probeTime)
+				found, err := p.Probe(ctx)
+				cancel()
+				d.tried("notify "+peer.Name, found, err, "nobody is paged by it: is the address right, does it run? Every instance must be listed, never a balancer")
+			}
+		}
+	}
+	if !pages {
+		d.say(weak, "notify", "alerts are printed, and nobody is paged", "notify: [{type: alertmanager, urls: [http://alertmanager:9093]}]")
+	}
+}
+
+// runs tells whether a squall answers where this one would.
+func (d *doctor) runs(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.config.Web.Listen+"/metrics", nil)
+	if err != nil {
+		return false
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	defer res.Body.Close() // it was only read
+	text, err := io.ReadAll(io.LimitReader(res.Body, 4<<20))
+	return err == nil && bytes.Contains(text, []byte("squall_build_info"))
+}
+
+func (d *doctor) web(ctx context.Context) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", d.config.Web.Listen)
+	switch {
+	case err == nil:
+		d.tried("web", d.config.Web.Listen+" is free: squall does not run", l.Close(), "")
+	case errors.Is(err, unix.EADDRINUSE) && d.runs(ctx):
+		d.say(healthy, "web", "squall runs: http://"+d.config.Web.Listen+"/", "")
+	default:
+		d.say(sick, "web", err.Error(), "another program has web.listen: give squall another")
+	}
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// doctored gives what the doctor says of a configuration.
+func doctored(t *testing.T, config string) (found []diagnosis, err error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "squall.yaml")
+	write(t, file, config)
+	out, _, err := runCommand("doctor", "--config", file, "--json", "--user", "")
+	if e := json.Unmarshal([]byte(out), &found); e != nil {
+		t.Fatalf("%v: %s", e, out)
+	}
+	return found, err
+}
+
+// about gives the worst that is said of a thing.
+func about(found []diagnosis, what string) diagnosis {
+	var worst diagnosis
+	for _, d := range found {
+		if order := []string{"", healthy, weak, sick}; strings.HasPrefix(d.What, what) && slices.Index(order, d.Status) > slices.Index(order, worst.Status) {
+			worst = d
+		}
+	}
+	return worst
+}
+
+// TestDoctorOfAHealthyMachine tries a log of the real nginx, the real VictoriaLogs and the real Alertmanager.
+func TestDoctorOfAHealthyMachine(t *testing.T) {
+	t.Parallel()
+	store, manager := startVictoriaLogs(t), startAlertmanager(t, "http://127.0.0.1:9")
+	site := httptest.NewServer(http.NotFoundHandler())
+	defer site.Close()
+	web := startNginx(t, site.URL, "")
+	if code, text := request(http.MethodGet, "http://"+web.address+"/"); code == 0 {
+		t.Fatal(text)
+	}
+	eventually(t, "nginx has logged it", func() bool { return size(web.log) > 0 })
+	found, err := doctored(t, fmt.Sprintf(`sources: [{name: access, type: file, paths: [%q]}]
+site_defaults: {pool: {workers: 5}}
+spool: {dir: %q, max_bytes: 1MiB}
+loki: {url: %q}
+notify: [{type: alertmanager, urls: [%q]}]
+web: {listen: %q}
+`, web.log, t.TempDir(), pushURL(store), manager, freeAddress(t)))
+	if err != nil {
+		t.Errorf("%v: %+v", err, found)
+	}
+	for _, what := range []string{"configuration", "source access", "spool", "loki", "notify alertmanager", "web"} {
+		if d := about(found, what); d.Status != healthy {
+			t.Errorf("%s: %+v", what, d)
+		}
+	}
+	if d := about(found, "notify"); !strings.Contains(d.Found, "takes alerts") {
+		t.Errorf("%+v", d)
+	}
+	_, text := request(http.MethodGet, manager+"/api/v2/alerts")
+	check(t, "alerts that the doctor left", strings.TrimSpace(text), "[]")
+	check(t, "lines that the doctor left", len(stored(t, store)), 0)
+}
+
+// TestDoctorOfASickMachine holds that each fault is found, told with what to do, and with no secret.
+func TestDoctorOfASickMachine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "odd.log"), strings.Repeat("a line that is no request\n", 50))
+	write(t, filepath.Join(dir, "old.log"), strings.Repeat(combinedLine, 3))
+	taken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+	defer taken.Close()
+	address := strings.TrimPrefix(taken.URL, "http://")
+	write(t, filepath.Join(dir, "secret"), "topsecretpath")
+	found, err := doctored(t, fmt.Sprintf(`sources:
+  - {name: odd, type: file, paths: [%q]}
+  - {name: old, type: file, paths: [%q]}
+  - {name: none, type: file, paths: [%q]}
+  - {name: ear, type: syslog, listen: ["tcp://%s"], format: haproxy}
+  - {name: cluster, type: kubernetes, kubeconfig: /nonexistent}
+  - {name: units, type: journal, units: [kubelet], journalctl: /nonexistent}
+spool: {dir: %q}
+loki: {url: "http://user:pass@%s"}
+notify: [{type: alertmanager, urls: ["http://%s"]}, {type: webhook, url: "http://127.0.0.1:1/${file:%s}"}]
+web: {listen: %q}
+`, filepath.Join(dir, "odd.log"), filepath.Join(dir, "old.log"), filepath.Join(dir, "none.log"), address, filepath.Join(dir, "odd.log", "x"), address, address, filepath.Join(dir, "secret"), address))
+	if exitCode(err) != exitFailed {
+		t.Errorf("it exits with %d: %v", exitCode(err), err)
+	}
+	for what, want := range map[string]diagnosis{
+		"source odd":          {Status: sick, Found: "do not fit"},
+		"source old":          {Status: weak, Found: "old.log"},
+		"source none":         {Status: weak, Found: "no file matches"},
+		"source ear":          {Status: sick, Found: "in use"},
+		"source cluster":      {Status: sick, Found: "nonexistent"},
+		"source units":        {Status: sick, Found: "nonexistent"},
+		"pool":                {Status: weak, Found: "saturation is silent"},
+		"spool":               {Status: sick, Found: "may not write"},
+		"loki":                {Status: sick, Found: "answered 401"},
+		"notify alertmanager": {Status: sick, Found: "answered 401"},
+		"notify webhook":      {Status: sick, Found: "refused"},
+		"web":                 {Status: sick, Found: "in use"},
+	} {
+		if d := about(found, what); d.Status != want.Status || !strings.Contains(d.Found, want.Found) || (d.Do == "" && d.Status == sick) {
+			t.Errorf("%s: %+v", what, d)
+		}
+	}
+	if text := fmt.Sprint(found); strings.Contains(text, "topsecretpath") || strings.Contains(text, "pass@") {
+		t.Errorf("a secret is shown: %s", text)
+	}
+}
+
+// TestDoctorTable holds the form for people, and that a configuration with faults is told and not run.
+func TestDoctorTable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "squall.yaml")
+	write(t, file, "sources: [{type: stdin}]\nnotfy: []\n")
+	out, _, err := runCommand("doctor", "--config", file)
+	if exitCode(err) != exitFailed || !strings.Contains(out, "FAIL") || !strings.Contains(out, file+":2:1") || !strings.Contains(out, "notify") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestReaderIsTheService holds that root asks for the service's user, and that anybody else asks for itself.
+func TestReaderIsTheService(t *testing.T) {
+	if os.Getuid() != 0 {
+		r := newReader(t.Context(), "nobody")
+		check(t, "whose rights count", r.service, false)
+		return
+	}
+	dir, err := os.MkdirTemp("", "squall-reader-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // another user looks into it
+		t.Fatal(err)
+	}
+	r := newReader(t.Context(), "nobody")
+	closed, open := filepath.Join(dir, "closed"), filepath.Join(dir, "open")
+	write(t, closed, "")
+	write(t, open, "")
+	if err := os.Chmod(open, 0o644); err != nil { //nolint:gosec // another user looks into it
+		t.Fatal(err)
+	}
+	if r.mayRead(closed) == nil || r.mayRead(open) != nil || r.mayWrite(dir) == nil {
+		t.Errorf("closed %v, open %v, folder %v", r.mayRead(closed), r.mayRead(open), r.mayWrite(dir))
+	}
+}
+
+// TestSampleReadsTheEnd holds that of a long log its end is looked at, in whole lines.
+func TestSampleReadsTheEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "access.log")
+	write(t, path, strings.Repeat("not a request\n", sampleBytes/8)+strings.Repeat(combinedLine, 2*sampleBytes/len(combinedLine))+"192.0.2.1 - - [30/No")
+	choice, err := chooseFormat("auto", func(any) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := sampleLog(path, opener{format: choice, zone: time.UTC})
+	if err != nil || got.failed > 0 || got.lines < 1000 || got.requests != got.lines || got.times != 0 || got.hosts != 0 || !got.fits() {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
