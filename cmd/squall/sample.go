@@ -10,8 +10,8 @@ import (
 	"github.com/squall-sre/squall/pipeline/format"
 )
 
-// A sample is what the last lines of a log tell of it.
-type sample struct {
+// A logSample is what the last lines of a log tell of it.
+type logSample struct {
 	lines, failed    int
 	requests, events int
 	format           string // that auto chose; "" when none was asked for or found
@@ -24,16 +24,16 @@ type sample struct {
 const sampleBytes = 128 << 10
 
 // sampleLog reads the last lines of a log as `squall run` would.
-func sampleLog(path string, o opener) (sample, error) {
+func sampleLog(path string, o opener) (logSample, error) {
 	text, err := lastLines(path)
 	if err != nil {
-		return sample{}, err
+		return logSample{}, err
 	}
 	chain, err := newChain(Default(), nil)
 	if err != nil {
-		return sample{}, err
+		return logSample{}, err
 	}
-	var s sample
+	var s logSample
 	var chosen pipeline.Format
 	o.opened = func(_ *pipeline.Stream, f pipeline.Format) { chosen = f }
 	var failed []byte
@@ -51,7 +51,7 @@ func sampleLog(path string, o opener) (sample, error) {
 	})
 	stream := &pipeline.Stream{Input: "sample", ID: "sample", Path: path}
 	if err := road.Emit(&pipeline.Block{Stream: stream, Data: text, To: int64(len(text)), Last: true}); err != nil {
-		return sample{}, err
+		return logSample{}, err
 	}
 	if auto, ok := chosen.(*format.Auto); ok {
 		s.format, _ = auto.Choice()
@@ -64,7 +64,7 @@ func sampleLog(path string, o opener) (sample, error) {
 	return s, nil
 }
 
-func (s *sample) count(it *pipeline.Item) {
+func (s *logSample) count(it *pipeline.Item) {
 	if it.Kind == pipeline.Failed && it.Reason == pipeline.ReasonEmpty {
 		return
 	}
@@ -89,7 +89,7 @@ func (s *sample) count(it *pipeline.Item) {
 }
 
 // fits tells whether nearly all lines are read.
-func (s *sample) fits() bool { return float64(s.failed) < misfitShare*float64(s.lines) || s.lines == 0 }
+func (s *logSample) fits() bool { return float64(s.failed) < misfitShare*float64(s.lines) || s.lines == 0 }
 
 // lastLines reads the whole lines at the end of a file.
 func lastLines(path string) ([]byte, error) {

@@ -216,7 +216,7 @@ func (s *surveyor) add(kind, glob string, about, fields []string) bool {
 }
 
 // words tells of a sample in one line.
-func (s sample) words(now time.Time) string {
+func (s logSample) words(now time.Time) string {
 	if s.lines == 0 {
 		return "empty."
 	}
