@@ -118,8 +118,8 @@ func tellInit(out io.Writer, path string, s survey, text []byte) {
 	fmt.Fprintf(out, "Next: read it, then squall doctor --config %s\n", path)
 }
 
-// yamlText quotes a text for YAML, and for the configuration's own ${…}.
-func yamlText(s string) string {
+// yamlQuoted quotes a text for YAML, and for the configuration's own ${…}.
+func yamlQuoted(s string) string {
 	return "'" + strings.ReplaceAll(escape(s), "'", "''") + "'"
 }
 
@@ -190,7 +190,7 @@ func (s survey) writeSites(b *bytes.Buffer) {
 	for _, hosts := range s.sites {
 		quoted := make([]string, len(hosts))
 		for i, h := range hosts {
-			quoted[i] = yamlText(h)
+			quoted[i] = yamlQuoted(h)
 		}
 		fmt.Fprintf(b, "  - {name: %s, hosts: [%s]}\n", quoted[0], strings.Join(quoted, ", "))
 	}
@@ -200,7 +200,7 @@ func (s survey) writeOutputs(b *bytes.Buffer) {
 	if s.loki == "" {
 		b.WriteString("\n# No Loki was found on this machine: lines are kept in the spool for 72h, where squall replay finds them.\nloki:\n  url: ''      # http://loki:3100\n")
 	} else {
-		fmt.Fprintf(b, "\nloki:\n  url: %s\n", yamlText(s.loki))
+		fmt.Fprintf(b, "\nloki:\n  url: %s\n", yamlQuoted(s.loki))
 	}
 	b.WriteString("\nnotify:\n  - {type: stdout}     # to the journal: journalctl -u squall\n")
 	if s.alerts == "" {
@@ -209,5 +209,5 @@ func (s survey) writeOutputs(b *bytes.Buffer) {
 			"#  - {type: alertmanager, urls: ['http://alertmanager:9093']}\n#  - {type: webhook, url: '${credential:pager}'}\n")
 		return
 	}
-	fmt.Fprintf(b, "  - {type: alertmanager, urls: [%s]}\n", yamlText(s.alerts))
+	fmt.Fprintf(b, "  - {type: alertmanager, urls: [%s]}\n", yamlQuoted(s.alerts))
 }

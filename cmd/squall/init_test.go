@@ -165,7 +165,7 @@ func FuzzNginxConfiguration(f *testing.F) {
 		}
 		for _, hosts := range found.servers {
 			for _, h := range hosts {
-				c, faults, err := parseConfig("f.yaml", []byte("sites: [{name: "+yamlText(h)+"}]"), nil)
+				c, faults, err := parseConfig("f.yaml", []byte("sites: [{name: "+yamlQuoted(h)+"}]"), nil)
 				if strings.ContainsAny(h, "\r\n\x00") || !bytes.Equal([]byte(h), bytes.ToValidUTF8([]byte(h), nil)) {
 					continue
 				}

@@ -139,13 +139,13 @@ func (s *surveyor) nginxLog(log nginxLog, formats map[string]string) {
 			about = append(about, fmt.Sprintf("log_format %s cannot be read as it is written (%v): auto tries.", log.format, err))
 			break
 		}
-		fields = append(fields, fmt.Sprintf("format: {type: nginx, log_format: %s}", yamlText(text)))
+		fields = append(fields, fmt.Sprintf("format: {type: nginx, log_format: %s}", yamlQuoted(text)))
 		for _, lack := range choice.lacks() {
 			about = append(about, "log_format "+log.format+": "+lack)
 		}
 	}
 	if len(log.hosts) > 0 && !strings.Contains(formats[log.format], "host") && !strings.Contains(formats[log.format], "server_name") {
-		fields = append(fields, "site: "+yamlText(log.hosts[0]))
+		fields = append(fields, "site: "+yamlQuoted(log.hosts[0]))
 	}
 	if s.add("file", log.glob(), about, fields) {
 		s.survey.nginxLog = true
@@ -188,7 +188,7 @@ func (s *surveyor) add(kind, glob string, about, fields []string) bool {
 	}
 	s.told[glob] = true
 	found := s.files(glob)
-	src := surveyedSource{kind: kind, fields: append([]string{"paths: [" + yamlText(glob) + "]"}, fields...)}
+	src := surveyedSource{kind: kind, fields: append([]string{"paths: [" + yamlQuoted(glob) + "]"}, fields...)}
 	switch len(found) {
 	case 0:
 		src.about = append(src.about, "No such file yet: squall waits for it.")
@@ -283,7 +283,7 @@ func (s *surveyor) journal(ctx context.Context) {
 	var units []string
 	for unit := range strings.FieldsSeq(out) {
 		if journalUnits.MatchString(unit) {
-			units = append(units, yamlText(strings.TrimSuffix(unit, ".service")))
+			units = append(units, yamlQuoted(strings.TrimSuffix(unit, ".service")))
 		}
 	}
 	slices.Sort(units)
