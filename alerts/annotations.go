@@ -343,11 +343,19 @@ func evidenceLines(a *Alert) []string {
 		return fmt.Sprintf(format, write(n.Get()))
 	}
 	usual := ""
-	if a.reads("head_storm") && len(routesOf(e)) > 1 { // the requests are those of all routes
-		usual = " on " + strings.ReplaceAll(e.Route, "%", "%%")
+	unknown := ""
+	if a.reads("head_storm") {
+		switch {
+		case !e.BaselineRatio.Known():
+			unknown = "what is usual is not known: nothing was read from before"
+		case e.BaselineOfAll:
+			usual = " on all routes together"
+		case len(routesOf(e)) > 1: // the requests are those of all routes
+			usual = " on " + strings.ReplaceAll(e.Route, "%", "%%")
+		}
 	}
 	add(num(e.Requests, "%s requests", short), num(e.RequestsPerMinute, "%s a minute", short),
-		num(e.BaselineRatio, "%s times what is usual"+usual, short), num(e.BaselinePerMinute, "usual are %s a minute", rate))
+		num(e.BaselineRatio, "%s times what is usual"+usual, short), num(e.BaselinePerMinute, "usual are %s a minute", rate), unknown)
 	add(num(e.DistinctClients, "%s addresses", approx), num(e.RequestsPerClientPerMinute, "%s requests per address and minute", short),
 		num(e.DistinctAgents, "%s user agents", approx))
 	add(num(e.Abandoned, "%s abandoned", short), num(e.AbandonRatio, "%s of the requests", percent),

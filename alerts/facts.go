@@ -223,9 +223,12 @@ func routesText(e *detectors.Evidence) string {
 	for i := range routes {
 		routes[i] = cut(routes[i], 120)
 	}
-	last := routes[len(routes)-1]
-	if len(routes) > named {
-		routes, last = routes[:named+1], counted("other")(float64(len(routes)-named))
+	last, all := routes[len(routes)-1], float64(len(routes))
+	if e.DistinctRoutes.Get() > all { // more than are listed
+		all = e.DistinctRoutes.Get()
+	}
+	if all > named {
+		routes, last = routes[:min(len(routes), named)+1], counted("other")(all-named)
 	}
 	return strings.Join(routes[:len(routes)-1], ", ") + " and " + last
 }

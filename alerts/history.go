@@ -239,6 +239,9 @@ func mergePeaks(a, b detectors.Evidence) detectors.Evidence {
 func mergeNumbers(a, b detectors.Evidence, kind func(string) merging) detectors.Evidence {
 	out := a
 	wa, wb := a.Requests.Get(), b.Requests.Get()
+	if b.BaselineRatio.Known() && !(a.BaselineRatio.Get() >= b.BaselineRatio.Get()) {
+		out.BaselineOfAll = b.BaselineOfAll
+	}
 	for name, i := range numberFields {
 		x, y := number(&a, i), number(&b, i)
 		switch {
@@ -275,6 +278,8 @@ func fill(a, b detectors.Evidence) detectors.Evidence {
 				a.P99Censored = b.P99Censored
 			case i == numberFields["pool_workers"]:
 				a.PoolLearned = b.PoolLearned
+			case i == numberFields["baseline_ratio"]:
+				a.BaselineOfAll = b.BaselineOfAll
 			}
 		}
 	}
@@ -356,6 +361,9 @@ func addTops(a, b []detectors.Count) []detectors.Count {
 	for _, c := range b {
 		if i := slices.IndexFunc(sum, func(s detectors.Count) bool { return s.Key == c.Key }); i >= 0 {
 			sum[i].Count, sum[i].Approx = sum[i].Count+c.Count, sum[i].Approx || c.Approx
+			if !(sum[i].BaselineRatio.Get() >= c.BaselineRatio.Get()) && c.BaselineRatio.Known() {
+				sum[i].BaselineRatio = c.BaselineRatio
+			}
 		} else {
 			sum = append(sum, c)
 		}

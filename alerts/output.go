@@ -97,14 +97,18 @@ func AppendJSON(dst []byte, a *Alert) []byte {
 	return appendLine(dst, line)
 }
 
-// AppendDetectionJSON appends a detection that became active or was over at an event time (ns), as one line.
+// AppendDetectionJSON appends a detection that became active or was over at an event time (ns), as one line. Where its
+// source fell silent its state is unknown: it was not seen any more, and nobody knows whether it was over.
 func AppendDetectionJSON(dst []byte, at int64, d *detectors.Detection) []byte {
 	line := detectionLine{
 		At: stamp(at), Detection: d.Detector, State: "over", Labels: labelMap(d.Labels),
 		Value: detectors.N(d.Value), Evidence: d.Evidence,
 	}
-	if d.Active {
+	switch {
+	case d.Active:
 		line.State = active
+	case d.Unknown:
+		line.State = "unknown"
 	}
 	return appendLine(dst, line)
 }

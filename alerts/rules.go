@@ -52,8 +52,10 @@ const backfire = "self_protection_backfire"
 // paged: each alone is often nothing.
 var shipped = []Rule{
 	{
-		Name: "ClientsGivingUp", When: "client_abandon and latency", Severity: string(Page),
-		For: time.Minute, KeepFiringFor: keepFiring,
+		// Both look back over a minute, and hold for so long after a stall of seconds: it must go on, too.
+		Name: "ClientsGivingUp", Severity: string(Page), For: 30 * time.Second, KeepFiringFor: keepFiring,
+		When:  "client_abandon and latency and not (client_abandon.abandoned_lately < client_abandon.threshold / 2)",
+		While: "client_abandon and latency",
 	},
 	{
 		Name: "HeadStorm", When: "head_storm", KeepFiringFor: keepFiring,
@@ -87,6 +89,12 @@ var shipped = []Rule{
 		Name: "RetryLoop", When: "retry_loop", Severity: string(Warning), KeepFiringFor: keepFiring,
 		Labels: map[string]string{"owner": "application"},
 	},
+	{
+		// A minute, since a deploy answers 502 for seconds. A warning: who is to be woken when people are hurt by errors
+		// alone is a matter of the site, and a broken page that one crawler asks for again and again is no such case.
+		Name: "ErrorBurst", When: "error_burst", Severity: string(Warning), For: time.Minute, KeepFiringFor: keepFiring,
+	},
+	{Name: "WorkerTimeouts", When: "worker_timeout", By: []string{"cluster"}, Severity: string(Warning), KeepFiringFor: keepFiring, Dashboard: "squall-restarts"},
 	{Name: "CacheStampede", When: "cache_stampede", Severity: string(Warning), KeepFiringFor: keepFiring, Dashboard: "squall-layers"},
 	{
 		Name: "RestartBurst", When: "restart_burst", By: []string{"cluster"}, Severity: string(Page),

@@ -15,6 +15,9 @@ type Baseline struct {
 	Minutes   float64 // how much quiet time of the site it was learned from
 }
 
+// Known tells whether anything was learned. A log that begins inside a storm tells nothing of what is usual.
+func (b Baseline) Known() bool { return b.Minutes > 0 }
+
 // Ratio tells how many times the usual rate x is: (x+c)/(b+c). c is the smallest rate that could have been
 // learned, so that a route never seen before gives a finite and honest factor.
 func (b Baseline) Ratio(x float64) float64 {
@@ -31,6 +34,11 @@ const (
 	weeksNeeded = 2  // before the hour of the week is believed over the moving average
 	maxSeries   = 1 << 16
 	forgotten   = 1e-3 // requests a minute under which a series is dropped at the end of its hour
+	// A minute far above what was usual before its hour is learned as growth times that, so that a storm that grows
+	// slowly is not taken for what is usual: a rate that grows faster than threefold an hour stays unusual, a slower
+	// one is learned. What is usual below once a minute counts as that.
+	growth       = 3
+	settledAfter = 15 // quiet minutes of the site, before which all is learned as it comes
 )
 
 // Baselines learns, for each route of each site, how many requests a minute are usual: the median of the same
@@ -49,6 +57,7 @@ type SiteBaseline struct {
 	Hour    int64 // hours since the epoch
 	InHour  int64 // quiet minutes in this hour
 	Series  map[pane.Key]*Series
+	Heads   Series // the HEAD requests of all routes together, health checks left out
 
 	Requests    uint64            // in the minute being added up
 	Agents      map[string]uint64 // the busiest agents of that minute
@@ -81,6 +90,7 @@ func (b CacheBaseline) Share() float64 { return b.Misses / max(b.Told, 1e-9) }
 type Series struct {
 	Now     uint32              // requests in the minute being added up
 	Sum     float64             // exponentially weighted, as of Last
+	Most    float64             // of a minute that is learned in this hour; 0: anything
 	Last    int64               // the site's Minutes when Sum was brought up to date
 	Samples []uint32            // the minutes of this hour that had requests
 	Hours   map[uint8][]float32 // medians by hour of the week, oldest first
@@ -113,6 +123,9 @@ func (b *Baselines) learn(name string, start int64, s *pane.Site) {
 		c, k := s.Cells[key], key
 		misses, told := cached(c)
 		site.MissesNow, site.ToldNow = site.MissesNow+misses, site.ToldNow+told
+		if k.Method == "HEAD" {
+			site.Heads.count(c.Requests)
+		}
 		k.Origin = 0
 		x := site.Series[k]
 		if x == nil {
@@ -120,10 +133,11 @@ func (b *Baselines) learn(name string, start int64, s *pane.Site) {
 				continue
 			}
 			x = &Series{Last: site.Minutes}
+			x.settle(site.Minutes)
 			site.Series[k] = x
 			b.Count++
 		}
-		x.Now += uint32(min(c.Requests, math.MaxUint32/2))
+		x.count(c.Requests)
 		if timed := c.Requests - c.Busy.Untimed; timed > 0 && c.Abandoned == 0 {
 			each := seconds(c.Busy.Lower) / float64(timed)
 			if x.Seconds == 0 {
@@ -143,14 +157,11 @@ func (b *Baselines) endMinute(site *SiteBaseline, next int64) {
 	site.Misses = site.Misses*decay + float64(site.MissesNow)*(1-decay)
 	site.Told = site.Told*decay + float64(site.ToldNow)*(1-decay)
 	site.MissesNow, site.ToldNow = 0, 0
+	settled := site.Minutes == settledAfter
 	for _, x := range site.Series {
-		if x.Now == 0 {
-			continue
-		}
-		x.Samples = append(x.Samples, x.Now)
-		x.Sum = x.Sum*math.Pow(decay, float64(site.Minutes-x.Last)) + float64(x.Now)*(1-decay)
-		x.Last, x.Now = site.Minutes, 0
+		x.endMinute(site.Minutes, settled)
 	}
+	site.Heads.endMinute(site.Minutes, settled)
 	site.Minute = next
 	if next/60 != site.Hour {
 		b.endHour(site)
@@ -159,17 +170,49 @@ func (b *Baselines) endMinute(site *SiteBaseline, next int64) {
 }
 
 func (b *Baselines) endHour(site *SiteBaseline) {
-	hour := hourOfWeek(site.Hour)
 	for k, x := range site.Series {
-		if site.InHour >= 30 {
-			x.keep(hour, site.InHour)
-		}
-		x.Samples = x.Samples[:0]
+		x.endHour(site)
 		if len(x.Hours) == 0 && x.at(site.Minutes) < forgotten {
 			delete(site.Series, k)
 			b.Count--
 		}
 	}
+	site.Heads.endHour(site)
+}
+
+// count adds requests to the minute.
+func (x *Series) count(n uint64) { x.Now += uint32(min(n, math.MaxUint32/2)) }
+
+// endMinute learns the minute, the site's minutes-th. The median of an hour takes it as it was: two weeks of the same
+// are usual, whatever they are.
+func (x *Series) endMinute(minutes int64, settled bool) {
+	if x.Now > 0 {
+		learned := float64(x.Now)
+		if x.Most > 0 {
+			learned = min(learned, x.Most)
+		}
+		x.Samples = append(x.Samples, x.Now)
+		x.Sum = x.Sum*math.Pow(decay, float64(minutes-x.Last)) + learned*(1-decay)
+		x.Last, x.Now = minutes, 0
+	}
+	if settled {
+		x.settle(minutes)
+	}
+}
+
+// settle bounds what is learned of a minute from now on.
+func (x *Series) settle(minutes int64) {
+	if minutes >= settledAfter {
+		x.Most = growth * max(1, x.at(minutes))
+	}
+}
+
+func (x *Series) endHour(site *SiteBaseline) {
+	if site.InHour >= 30 {
+		x.keep(hourOfWeek(site.Hour), site.InHour)
+	}
+	x.Samples = x.Samples[:0]
+	x.settle(site.Minutes)
 }
 
 // keep stores the median of an hour's minutes, those without requests included.
@@ -258,8 +301,20 @@ func (b *Baselines) get(name string, k pane.Key, at int64) Baseline {
 		return Baseline{}
 	}
 	k.Origin = 0
+	return site.usual(site.Series[k], at)
+}
+
+// heads tells how many HEAD requests are usual on all routes of a site together.
+func (b *Baselines) heads(name string, at int64) Baseline {
+	site := b.Sites[name]
+	if site == nil {
+		return Baseline{}
+	}
+	return site.usual(&site.Heads, at)
+}
+
+func (site *SiteBaseline) usual(x *Series, at int64) Baseline {
 	base := Baseline{Minutes: float64(site.Minutes)}
-	x := site.Series[k]
 	if x == nil {
 		return base
 	}

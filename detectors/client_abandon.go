@@ -69,8 +69,26 @@ func (d *clientAbandon) Evidence(w *Window, key Labels) Evidence {
 	}
 	e.Method, e.Route = worst.Method, worst.Route
 	e.Collateral = N(float64(all - most))
+	e.AbandonedLately = d.lately(w, site)
 	e.TopRoutes = w.topRoutes(site, isClient, func(c *pane.Cell) float64 { return float64(c.Abandoned) })
 	return e
+}
+
+// lately tells how many a minute gave up in the last third of the window: whether it goes on, of which the whole window
+// says so for a minute after it has ended.
+func (d *clientAbandon) lately(w *Window, site string) Num {
+	if w.Newest == nil {
+		return Num{}
+	}
+	newest := *w
+	newest.View = w.Newest(d.Window / 3)
+	abandoned := uint64(0)
+	for k, c := range newest.cells(site) {
+		if isClient(k) {
+			abandoned += c.Abandoned
+		}
+	}
+	return N(float64(abandoned) / newest.Minutes())
 }
 
 func (d *clientAbandon) Touch(w *Window) string {
@@ -90,7 +108,7 @@ func (*clientAbandon) Help() Help {
 	return Help{
 		Watches:  "Clients that gave up before the answer was complete: 460, 499 and their kin. With a pinned pool it is the only trace.",
 		Formula:  "requests given up a minute >= `per_minute` and their share of all >= `ratio` over the `window`; health checks left out",
-		Evidence: []string{"abandoned", "abandon_ratio", "collateral", "route", "status", "p99_seconds", "p99_censored", "worker_seconds_upper"},
+		Evidence: []string{"abandoned", "abandoned_lately", "abandon_ratio", "collateral", "route", "status", "p99_seconds", "p99_censored", "worker_seconds_upper"},
 		FalsePositives: []string{
 			"mobile networks that drop for a moment: alone it is recorded and pages nobody",
 			"pages that visitors leave early on purpose (autocomplete that cancels its own requests)",

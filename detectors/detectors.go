@@ -108,9 +108,13 @@ type Window struct {
 	SitesOnly bool                                     // another variant of the detector speaks of the cluster
 	Pool      func(site string) Pool                   // capacity
 	Baseline  func(site string, key pane.Key) Baseline // what is usual
+	Heads     func(site string) Baseline               // what is usual of HEAD on all routes together
 	Agents    func(site string) AgentBaseline          // what one agent usually makes
 	Cache     func(site string) CacheBaseline          // what the cache usually misses
 	Onsets    func(site string) []int64                // ns: when the detector's last episodes there began, oldest first
+
+	// Newest merges the panes of the window's last length of time; nil where the window is no part of the present.
+	Newest func(length time.Duration) *pane.Pane
 
 	Controls     func(site string) []Control // what is in place
 	Dependencies Dependencies                // of the cluster's namespaces
@@ -127,6 +131,7 @@ type Detection struct {
 	Onset     int64 // ns: the start of the first pane that belongs to the episode
 	Since     int64 // ns: the end of the pane at which it became active
 	Until     int64 // ns: the end of the pane at which it was over; 0 while active
+	Unknown   bool  // whether it was over then: a source that told of its site had fallen silent
 	Value     float64
 	Threshold float64
 	Peak      float64

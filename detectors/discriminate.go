@@ -275,7 +275,7 @@ func (s *storm) ranges() []Count {
 	sums := map[string]Count{}
 	for _, it := range s.w.View.Sites[s.site].Clients.Items() {
 		if r := rangeOf(it.Key); r != "" {
-			sums[r] = Count{r, sums[r].Count + float64(it.Count-it.Error), sums[r].Approx || it.Error > 0}
+			sums[r] = Count{Key: r, Count: sums[r].Count + float64(it.Count-it.Error), Approx: sums[r].Approx || it.Error > 0}
 		}
 	}
 	out := make([]Count, 0, len(sums))

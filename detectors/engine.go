@@ -208,6 +208,9 @@ func (e *Engine) Close(p *pane.Pane) *Result {
 		r.variants(names, func(d Detector, sites []string) {
 			w := e.window(r.name, e.view(views, d), sites)
 			w.SitesOnly = d != r.all
+			w.Newest = func(length time.Duration) *pane.Pane {
+				return e.sites.View(e.at-max(int64(length)/e.pane, 1)*e.pane, e.at)
+			}
 			for _, f := range d.Detect(w) {
 				key := episodeKey{r.name, f.Labels.String()}
 				seen[key] = true
@@ -348,6 +351,7 @@ func (e *Engine) window(detector string, view *pane.Pane, sites []string) *Windo
 	return &Window{
 		View: view, Sites: sites, Cluster: e.cluster, Pool: e.poolOf, Controls: e.controls, Dependencies: e.deps,
 		Baseline: func(site string, k pane.Key) Baseline { return e.baselines.get(site, k, view.Start) },
+		Heads:    func(site string) Baseline { return e.baselines.heads(site, view.Start) },
 		Agents:   e.baselines.agents,
 		Cache:    e.baselines.cache,
 		Onsets:   func(site string) []int64 { return e.onsets[episodeKey{detector, siteLabels(site).String()}] },
@@ -479,6 +483,9 @@ func (e *Engine) finish(seen map[episodeKey]bool, p *pane.Pane, res *Result) {
 			continue
 		}
 		x.Active, x.Until, x.Value = false, p.End, x.Peak
+		x.Unknown = slices.ContainsFunc(res.Silences, func(s Silence) bool {
+			return s.To == 0 && slices.Contains(s.Sites, x.Labels.Get("site"))
+		})
 		if view := e.incidents[x.Labels.Get("site")]; view != nil {
 			x.Evidence = ep.whole(e.window(key.detector, view, []string{x.Labels.Get("site")}))
 		}
@@ -503,7 +510,13 @@ func (e *Engine) finish(seen map[episodeKey]bool, p *pane.Pane, res *Result) {
 func (ep *episode) whole(w *Window) Evidence {
 	e, worst := ep.by.Evidence(w, ep.detection.Labels), ep.worst
 	e.RequestsPerMinute, e.RequestsPerClientPerMinute = worst.RequestsPerMinute, worst.RequestsPerClientPerMinute
-	e.BaselinePerMinute, e.BaselineRatio = worst.BaselinePerMinute, worst.BaselineRatio
+	e.BaselinePerMinute, e.BaselineRatio, e.BaselineOfAll = worst.BaselinePerMinute, worst.BaselineRatio, worst.BaselineOfAll
+	for i := range e.TopRoutes {
+		e.TopRoutes[i].BaselineRatio = Num{}
+		if at := slices.IndexFunc(worst.TopRoutes, func(c Count) bool { return c.Key == e.TopRoutes[i].Key }); at >= 0 {
+			e.TopRoutes[i].BaselineRatio = worst.TopRoutes[at].BaselineRatio
+		}
+	}
 	e.FanOut = worst.FanOut
 	e.MissesPerMinute, e.MissShare = worst.MissesPerMinute, worst.MissShare
 	e.UsualMissesPerMinute, e.UsualMissShare = worst.UsualMissesPerMinute, worst.UsualMissShare

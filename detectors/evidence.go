@@ -84,6 +84,8 @@ type Count struct {
 	Key    string  `json:"key"`
 	Count  float64 `json:"count"`            // requests, or worker-seconds where the list says so
 	Approx bool    `json:"approx,omitempty"` // the count may be too high: it comes from a sketch over its capacity
+	// BaselineRatio is that of a route of a HEAD storm, where what is usual for it is known.
+	BaselineRatio Num `json:"baseline_ratio,omitzero"`
 }
 
 // Evidence is what a detection rests on. Rates are per minute, times in seconds, ratios 0–1. What does not
@@ -94,15 +96,18 @@ type Evidence struct {
 	RequestsPerMinute          Num             `json:"requests_per_minute,omitzero"`
 	BaselinePerMinute          Num             `json:"baseline_per_minute,omitzero"`
 	BaselineRatio              Num             `json:"baseline_ratio,omitzero"`
+	BaselineOfAll              bool            `json:"baseline_of_all,omitempty"` // what is usual is that of all HEAD requests, not of Route
 	DistinctClients            Num             `json:"distinct_clients,omitzero"` // ≈ above the exact limit
 	RequestsPerClientPerMinute Num             `json:"requests_per_client_per_minute,omitzero"`
 	DistinctAgents             Num             `json:"distinct_agents,omitzero"`
 	TopAgents                  []Count         `json:"top_agents,omitempty"`
 	TopRoutes                  []Count         `json:"top_routes,omitempty"`
+	DistinctRoutes             Num             `json:"distinct_routes,omitzero"` // of a HEAD storm
 	Method                     string          `json:"method,omitempty"`
 	Route                      string          `json:"route,omitempty"`
 	Status                     map[string]int  `json:"status,omitempty"`
 	Abandoned                  Num             `json:"abandoned,omitzero"`
+	AbandonedLately            Num             `json:"abandoned_lately,omitzero"` // a minute, in the last third of the window
 	AbandonRatio               Num             `json:"abandon_ratio,omitzero"`
 	Collateral                 Num             `json:"collateral,omitzero"` // abandoned requests that are not the storm's own
 	P99Seconds                 Num             `json:"p99_seconds,omitzero"`

@@ -114,6 +114,21 @@ func head(route string, clients int) func(int, *pipeline.Record) {
 	}
 }
 
+// links are as many links, each asked for in its turn.
+func links(n, clients int) func(int, *pipeline.Record) {
+	return func(i int, r *pipeline.Record) {
+		head(fmt.Sprintf("/mail/%c%c", 'a'+i%n/26, 'a'+i%n%26), clients)(i, r)
+	}
+}
+
+// ramp is a flow whose rate grows evenly, minute by minute.
+func ramp(from, to int64, perMinute float64, edit func(int, *pipeline.Record)) (flows []flow) {
+	for at := from; at < to; at += 60 {
+		flows = append(flows, flow{at, at + 60, perMinute * float64(at-from) / float64(to-from), edit})
+	}
+	return flows
+}
+
 // gaveUp is a client that left after d seconds; in ms.
 func gaveUp(d int64) func(int, *pipeline.Record) {
 	return func(_ int, r *pipeline.Record) {
@@ -199,6 +214,32 @@ var harness = []struct {
 			return e.Requests.Get() == 4000 && e.Method == "HEAD" && e.Route == "/checkout/{id}" &&
 				e.BaselineRatio.Get() > 1000 && e.ReachedUpstreamRatio.Get() == 1 && e.DistinctClients.Get() > 240 && e.DistinctClients.Get() < 260 &&
 				e.RequestsPerMinute.Get() >= 1990 && e.RequestsPerMinute.Get() <= 2010
+		},
+	},
+	{
+		"HEADs on every link of a mailing", "head_storm",
+		stage{length: 1200, flows: []flow{organic, {0, 1200, 12, head("/", 4)}, {600, 720, 1800, links(90, 250)}}},
+		620, 600, 800, func(e Evidence) bool {
+			return e.Requests.Get() == 3600 && e.DistinctRoutes.Get() == 90 && len(e.TopRoutes) == toldRoutes && e.BaselineOfAll &&
+				e.BaselinePerMinute.Get() > 11 && e.BaselinePerMinute.Get() < 13 && e.BaselineRatio.Get() > 140 && e.BaselineRatio.Get() < 155
+		},
+	},
+	{
+		"one link, then all of them", "head_storm",
+		stage{length: 1200, flows: []flow{organic, {600, 660, 1800, head("/a", 250)}, {660, 720, 1800, links(90, 250)}}},
+		620, 600, 800, func(e Evidence) bool { return e.Requests.Get() == 3600 && e.DistinctRoutes.Get() == 91 },
+	},
+	{"HEADs on many links that are usual", "head_storm", stage{length: 3600, flows: []flow{organic, {0, 3600, 600, links(90, 9)}, {3000, 3600, 1200, links(90, 9)}}}, -1, 0, 0, nil},
+	{
+		"a storm that grows for two hours", "head_storm",
+		stage{length: 9600, flows: append(ramp(1800, 9000, 1800, head("/checkout/{id}", 250)), flow{0, 9600, 60, nil})},
+		3070, 3000, 9100, func(e Evidence) bool { return e.BaselinePerMinute.Get() < 10 && e.BaselineRatio.Get() > 150 },
+	},
+	{
+		"a log that begins inside a storm", "head_storm",
+		stage{length: 600, flows: []flow{organic, {0, 120, 2000, head("/checkout/{id}", 250)}}},
+		20, 0, 200, func(e Evidence) bool {
+			return !e.BaselineRatio.Known() && !e.BaselinePerMinute.Known() && !e.TopRoutes[0].BaselineRatio.Known() && e.RequestsPerMinute.Get() > 1900
 		},
 	},
 	{"HEADs that are usual", "head_storm", stage{length: 3600, flows: []flow{organic, {0, 3000, 250, head("/", 3)}, {3000, 3600, 500, head("/", 3)}}}, -1, 0, 0, nil},

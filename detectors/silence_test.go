@@ -1,6 +1,7 @@
 package detectors
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -52,6 +53,66 @@ func TestSilenceOfABusySource(t *testing.T) {
 	}
 	if got := listened(append(append(counts, 5), talking(40, 1)...)); len(got) != 0 {
 		t.Errorf("over for longer than any window: %v", got)
+	}
+}
+
+// rated gives n panes with so many requests each.
+func rated(n int, each uint64) []uint64 { return slices.Repeat([]uint64{each}, n) }
+
+// A hole in the middle of many requests is noticed when it is over, however short; of a busy log soon.
+func TestHolesInAStorm(t *testing.T) {
+	hole := slices.Concat(rated(12, 50), rated(1, 0), rated(3, 60))
+	got := listened(hole)
+	if from := base + 12*int64(testPane); len(got) != 1 || got[0].From != from || got[0].To != from+int64(testPane) {
+		t.Errorf("ten seconds without a line in a storm: %v", got)
+	}
+	for name, counts := range map[string][]uint64{
+		"what hung and came later": slices.Concat(rated(12, 50), rated(1, 0), rated(1, 110), rated(3, 60)),
+		"few requests":             slices.Concat(rated(12, 9), rated(1, 0), rated(3, 9)),
+		"bursts":                   slices.Repeat([]uint64{50, 50, 50, 0, 0, 0}, 20),
+		"a busy log, for 20 s":     slices.Concat(rated(60, 50), rated(2, 0)),
+	} {
+		if got := listened(counts); len(got) != 0 {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if got := listened(slices.Concat(rated(60, 50), rated(3, 0))); len(got) != 1 || got[0].To != 0 {
+		t.Errorf("a busy log, for half a minute: %v", got)
+	}
+}
+
+// A log that few ask for is not silent when a crawl is over.
+func TestAfterACrawl(t *testing.T) {
+	for _, crawl := range []int{18, 60, 600} {
+		if got := listened(slices.Concat(talking(60, 6), rated(crawl, 80), talking(180, 6))); len(got) != 0 {
+			t.Errorf("after a crawl of %d panes: %v", crawl, got)
+		}
+	}
+}
+
+// A log that ends while others go on is missed, unless another goes on in its place.
+func TestLogsThatEnd(t *testing.T) {
+	play := func(next string) []Silence {
+		l := newListener()
+		var p *pane.Pane
+		for i := range int64(120) {
+			p = &pane.Pane{Start: base + i*int64(testPane), End: base + (i+1)*int64(testPane), Heard: map[string]*pane.Heard{
+				"other": {Records: 7, Sites: []string{"other.example"}},
+			}}
+			if i < 60 {
+				p.Heard["first"] = &pane.Heard{Records: 7, Sites: []string{"shop.example"}}
+			} else if next != "" {
+				p.Heard[next] = &pane.Heard{Records: 7, Sites: []string{"shop.example"}}
+			}
+			l.hear(p, int64(5*time.Minute))
+		}
+		return l.silences()
+	}
+	if got := play(""); len(got) != 1 || got[0].Source != "first" || got[0].From != base+60*int64(testPane) || got[0].To != 0 {
+		t.Errorf("ten minutes after its end: %v", got)
+	}
+	if got := play("second"); len(got) != 0 {
+		t.Errorf("with another in its place: %v", got)
 	}
 }
 

@@ -196,6 +196,12 @@ func TestProbeRhythm(t *testing.T) {
 			t.Errorf("requests: %+v", d.Evidence.TopRoutes)
 		}
 		paged(t, v)
+		_, told := once(t, v, "WorkerTimeouts")
+		check(t, "severity", told.Severity, alerts.Warning)
+		between(t, "period that is told", told.Evidence.PeriodSeconds, 8.5, 11.5)
+		if !strings.Contains(told.Cause.Text, "as failures of the readiness probe follow each other") {
+			t.Errorf("cause: %s", told.Cause.Text)
+		}
 	}
 }
 

@@ -2,7 +2,9 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -138,8 +140,10 @@ func TestFooterLinks(t *testing.T) {
 			between(t, "agents", e.DistinctAgents, 280, 320)
 			between(t, "requests of an address", e.RequestsPerClientPerMinute, 0.5, 4)
 			if len(e.TopRoutes) < 2 || e.TopRoutes[0].Key != "HEAD /subscription/{int}" || e.TopRoutes[1].Key != "HEAD /unsubscribe/{int}" {
-				t.Errorf("routes: %+v", e.TopRoutes)
+				t.Fatalf("routes: %+v", e.TopRoutes)
 			}
+			between(t, "times the usual of the first route", e.TopRoutes[0].BaselineRatio, 0.95*1225, 1.05*1225)
+			between(t, "times the usual of the second route", e.TopRoutes[1].BaselineRatio, 0.95*461, 1.05*461)
 			if !strings.Contains(ended.Cause.Text, "method and route are the key, not the agent") || !strings.Contains(ended.Cause.Text, "a per-address limit cannot help") {
 				t.Errorf("cause: %s", ended.Cause.Text)
 			}
@@ -149,6 +153,40 @@ func TestFooterLinks(t *testing.T) {
 			once(t, v, "StormHurting")
 			silent(t, v, "agent_flood")
 			neverSaid(t, v, "throttle by User-Agent", "limit_req_zone $binary_remote_addr", "limit_req_zone $http_user_agent")
+		})
+	}
+}
+
+// TestEveryLink: a scanner fetches all links of a mailing, each of them seldom. It is one storm, of all of them.
+func TestEveryLink(t *testing.T) {
+	for _, o := range around(t, "S01", "nginx_extended", "alb") {
+		site := &o.Scenario.Sites[0]
+		storm := site.Storms[0]
+		service := storm.Routes[0].Service
+		storm.Routes = nil
+		for i := range 80 {
+			storm.Routes = append(storm.Routes, simulate.Route{
+				Template: fmt.Sprintf("/mail/%c%c", 'a'+i/26, 'a'+i%26), Weight: 1 + float64(i%7)/10, URLs: 1, Service: service, Bytes: 9000,
+			})
+		}
+		site.Storms = []simulate.Storm{storm}
+		t.Run(o.Format, func(t *testing.T) {
+			v, truth := judgedLogs(t, o, "")
+			began, ended := once(t, v, "HeadStorm")
+			if d := began.At.Sub(*truth.Sites[0].Onset); d > 30*time.Second {
+				t.Errorf("it came after %s", d)
+			}
+			hurt, over := once(t, v, "StormHurting")
+			for _, a := range []transition{began, ended, hurt, over} {
+				between(t, "routes", a.Evidence.DistinctRoutes, 70, 80)
+				check(t, "routes that are told", len(a.Evidence.TopRoutes), 10)
+				check(t, "labels", fmt.Sprint(a.Labels), fmt.Sprint(began.Labels))
+			}
+			between(t, "of the worker-seconds", over.Evidence.WorkerSecondsShare, 0.85, 1)
+			check(t, "verdict", over.Cause.Verdict, alerts.Proven)
+			if !regexp.MustCompile(`HEAD requests on \S+, \S+, \S+ and 7\d others pinned the origin`).MatchString(over.Cause.Text) {
+				t.Errorf("cause: %s", over.Cause.Text)
+			}
 		})
 	}
 }

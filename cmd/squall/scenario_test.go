@@ -50,6 +50,7 @@ type transition struct {
 		RequestsPerClientPerMinute *float64       `json:"requests_per_client_per_minute"`
 		DistinctClients            *float64       `json:"distinct_clients"`
 		DistinctAgents             *float64       `json:"distinct_agents"`
+		DistinctRoutes             *float64       `json:"distinct_routes"`
 		TTLSeconds                 *float64       `json:"ttl_seconds"`
 		PeriodSeconds              *float64       `json:"period_seconds"`
 		MissedURLs                 *float64       `json:"missed_urls"`
@@ -66,8 +67,9 @@ type transition struct {
 		Reasons                    map[string]int `json:"reasons"`
 		Probe                      string         `json:"probe"`
 		TopRoutes                  []struct {
-			Key   string
-			Count float64
+			Key           string
+			Count         float64
+			BaselineRatio *float64 `json:"baseline_ratio"`
 		} `json:"top_routes"`
 		Zones          []struct{ Key string }    `json:"zones"`
 		Discriminators []detectors.Discriminator `json:"discriminators"`
@@ -457,6 +459,20 @@ func TestNoPages(t *testing.T) {
 				t.Errorf("%d requests of a quiet site raise %+v", s.Arrivals, v.alerts)
 			}
 		})
+	}
+}
+
+// TestStallOfSeconds: everything hangs for some seconds, and whoever waited has left. Nobody is to be woken: it is over.
+func TestStallOfSeconds(t *testing.T) {
+	for i, hang := range []time.Duration{12 * time.Second, 18 * time.Second} {
+		s := shortened(scenario(t, "S01"), 2)
+		s.Sites[0].Storms = nil
+		s.Sites[0].Slows = []simulate.Slow{{At: 6 * time.Minute, For: hang, Ratio: 1, Hang: true}}
+		v, truth := judged(t, simulate.Options{Scenario: s, Format: "nginx_extended", Seed: uint64(24 + i)})
+		if truth.FirstHurt == nil || len(v.detections) == 0 {
+			t.Fatalf("a stall of %s hurt nobody", hang)
+		}
+		paged(t, v)
 	}
 }
 
