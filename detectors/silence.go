@@ -23,7 +23,7 @@ const (
 	silentOdds = 1e-6
 	// usualCap keeps a source that is never silent from being one after a pane: six panes of nothing are the least, and
 	// three of one that told much in each pane for as long as usualPanes.
-	usualCap, steadyCap = 0.9, 0.99
+	usualCap, steadyCap = 0.9, 0.995
 	// manyRecords of a pane are so many that a pane without any is no chance (e^-20, were they independent).
 	manyRecords = 20
 	// A hole is up to holePanes without a request, in the middle of panes with many: lines are missing, unless more come
@@ -124,10 +124,11 @@ func (l *listener) told(name string, s *listening, h *pane.Heard, at int64) {
 	switch {
 	case s.Silent || s.hole(h.Records):
 		l.over = append(l.over, Silence{name, s.Sites, s.From, at})
-	default:
+	case s.Empty > 0:
 		for range min(s.Empty, 10*usualPanes) {
 			s.learn(0)
 		}
+		s.Many = 0
 	}
 	s.learn(1)
 	if s.First == 0 {

@@ -41,7 +41,15 @@ func TestSelfLoop(t *testing.T) {
 		between(t, "refused", limiter.Evidence.LimitedOwn, 0.8*refused, refused)
 		neverSaid(t, v, simulate.OwnHost, simulate.Office, "deny ", "fail2ban-client set", "drop")
 		found(t, v, "error_burst") // the pages that could not get their style sheet
+		_, failed := last(t, v, "ErrorBurst")
+		check(t, "severity", failed.Severity, alerts.Warning)
+		check(t, "one incident of the errors, too", failed.Incident.ID, limiter.Incident.ID)
 		check(t, "one incident", loop.Incident.ID, limiter.Incident.ID)
+		for _, s := range v.summary.Sources {
+			if len(s.Silent) > 0 {
+				t.Errorf("after the crawl %s is told silent: %+v", s.Source, s.Silent)
+			}
+		}
 		check(t, "the limiter comes after", loop.Incident.after("ratelimit_backfire"), "self_loop")
 		check(t, "the errors come after", loop.Incident.after("error_burst"), "ratelimit_backfire")
 	})

@@ -77,4 +77,15 @@ func TestHolesInTheLog(t *testing.T) {
 			check(t, "a storm that was seen to be over", states["over"], hole[1] != 20*time.Minute)
 		})
 	}
+	t.Run("begins inside the storm", func(t *testing.T) {
+		late := logWithout(t, string(text), start, 0, 11*time.Minute)
+		began, _ := once(t, replayed(t, append(workers, late)...), "HeadStorm")
+		if e := &began.Evidence; e.BaselineRatio != nil || e.BaselinePerMinute != nil {
+			t.Errorf("nobody knows what is usual, and the evidence has %v and %v", e.BaselineRatio, e.BaselinePerMinute)
+		}
+		out, _, err := execute(t.Context(), strings.NewReader(""), append([]string{"replay"}, append(workers, late)...)...)
+		if err != nil || !strings.Contains(out, "what is usual is not known: nothing was read from before") || strings.Contains(out, "times what is usual") {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
 }
