@@ -229,6 +229,14 @@ var harness = []struct {
 		stage{length: 1200, flows: []flow{organic, {600, 660, 1800, head("/a", 250)}, {660, 720, 1800, links(90, 250)}}},
 		620, 600, 800, func(e Evidence) bool { return e.Requests.Get() == 3600 && e.DistinctRoutes.Get() == 91 },
 	},
+	{
+		"a storm that costs nothing beside a monitor that trembles", "head_storm",
+		stage{length: 1200, flows: []flow{organic, {0, 600, 4, head("/", 4)}, {600, 720, 6, head("/", 4)}, {600, 720, 1800, func(i int, r *pipeline.Record) {
+			head("/checkout/{id}", 250)(i, r)
+			r.UpstreamTime, r.Reached = pipeline.Unknown, pipeline.No
+		}}}},
+		620, 600, 800, func(e Evidence) bool { return e.DistinctRoutes.Get() == 1 && e.ReachedUpstreamRatio.Get() == 0 },
+	},
 	{"HEADs on many links that are usual", "head_storm", stage{length: 3600, flows: []flow{organic, {0, 3600, 600, links(90, 9)}, {3000, 3600, 1200, links(90, 9)}}}, -1, 0, 0, nil},
 	{
 		"a storm that grows for two hours", "head_storm",

@@ -111,8 +111,9 @@ func (w *Window) stormRoutes(site string, match func(pane.Key) bool) []stormRout
 		routes = append(routes, x)
 	}
 	timed := float64(untimed) <= untimedShare*all.perMinute*w.Minutes()
+	unusual := func(r stormRoute) bool { return r.beyond > r.base.PerMinute } // and no monitor that trembles
 	large := func(r stormRoute) bool {
-		return r.beyond >= stormPart*all.beyond || timed && all.cost > 0 && r.cost >= stormPart*all.cost
+		return r.beyond >= stormPart*all.beyond || timed && all.cost > 0 && r.cost >= stormPart*all.cost && unusual(r)
 	}
 	covered := 0.0
 	for _, r := range routes {
@@ -121,7 +122,7 @@ func (w *Window) stormRoutes(site string, match func(pane.Key) bool) []stormRout
 		}
 	}
 	spread := covered < stormCover*all.beyond
-	routes = slices.DeleteFunc(routes, func(r stormRoute) bool { return !large(r) && !(spread && r.beyond > r.base.PerMinute) })
+	routes = slices.DeleteFunc(routes, func(r stormRoute) bool { return !large(r) && !(spread && unusual(r)) })
 	slices.SortStableFunc(routes, func(a, b stormRoute) int {
 		if timed && a.cost != b.cost {
 			return cmp.Compare(b.cost, a.cost)
