@@ -231,7 +231,7 @@ var harness = []struct {
 	},
 	{
 		"a storm that costs nothing beside a monitor that trembles", "head_storm",
-		stage{length: 1200, flows: []flow{organic, {0, 600, 4, head("/", 4)}, {600, 720, 6, head("/", 4)}, {600, 720, 1800, func(i int, r *pipeline.Record) {
+		stage{length: 1200, flows: []flow{organic, {0, 600, 4, head("/", 4)}, {600, 720, 9, head("/", 4)}, {600, 720, 1800, func(i int, r *pipeline.Record) {
 			head("/checkout/{id}", 250)(i, r)
 			r.UpstreamTime, r.Reached = pipeline.Unknown, pipeline.No
 		}}}},

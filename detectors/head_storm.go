@@ -113,7 +113,7 @@ func (w *Window) stormRoutes(site string, match func(pane.Key) bool) []stormRout
 	timed := float64(untimed) <= untimedShare*all.perMinute*w.Minutes()
 	unusual := func(r stormRoute) bool { return r.beyond > r.base.PerMinute } // and no monitor that trembles
 	large := func(r stormRoute) bool {
-		return r.beyond >= stormPart*all.beyond || timed && all.cost > 0 && r.cost >= stormPart*all.cost && unusual(r)
+		return r.beyond >= stormPart*all.beyond || timed && all.cost > 0 && r.cost >= stormPart*all.cost && r.beyond >= rareShare*all.beyond && unusual(r)
 	}
 	covered := 0.0
 	for _, r := range routes {
