@@ -31,7 +31,8 @@ type Batch struct {
 	From, To int64 // offsets in the stream, in bytes; To is where reading resumes
 	Skips    []Skip
 	Last     bool
-	Lines    int // physical lines read in [From, To)
+	Lines    int    // physical lines read in [From, To)
+	Anchor   Anchor // of To
 	Entries  []Entry
 }
 

@@ -121,7 +121,7 @@ func (r *Road) Emit(b *Block) error {
 	}
 	if l.framer != nil {
 		if pending, waiting := l.framer.Pending(); waiting {
-			w.Batch.To = pending // a half line is read again after a restart
+			w.Batch.To, w.Batch.Anchor = pending, 0 // a half line is read again after a restart
 		}
 	}
 	l.shown.Store(l.last)
@@ -195,7 +195,8 @@ func (r *Road) work(b *Block) *Work {
 	w.Behind = b.Behind && !b.Last
 	clear(w.Failed)
 	w.Batch = Batch{
-		Stream: b.Stream, From: b.From, To: b.To, Skips: b.Skips, Last: b.Last, Entries: w.Batch.Entries[:0],
+		Stream: b.Stream, From: b.From, To: b.To, Skips: b.Skips, Last: b.Last, Anchor: b.Anchor,
+		Entries: w.Batch.Entries[:0],
 	}
 	return w
 }

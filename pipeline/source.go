@@ -1,6 +1,9 @@
 package pipeline
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // A Stream is one ordered sequence of bytes with one writer: one generation of a file, one listener, one
 // container's log. Its fields do not change after the first Block.
@@ -26,6 +29,7 @@ type Block struct {
 	Skips  []Skip // bytes within [From, To) that are not in Data, in order
 	Last   bool   // nothing follows in this stream: what is half is complete now
 	Behind bool   // more of the stream lies unread: event time waits for it
+	Anchor Anchor // of To, where the stream is a file
 }
 
 // A Skip is a run of bytes that a source read over: NUL holes, the rest of an over-long line, a gap.
@@ -56,7 +60,11 @@ type Positions interface {
 	Position(streamID string) (offset int64, known bool)
 	// Ended tells whether the last Block of a stream was stored.
 	Ended(streamID string) bool
-	// Streams lists the known stream IDs of an input, sorted.
+	// Anchor is that of the offset that Position gives; 0: not known.
+	Anchor(streamID string) Anchor
+	// Stored tells when the last Block of an input was stored, or of any in the time of an earlier run; zero: none was.
+	Stored(input string) time.Time
+	// Streams lists the known stream IDs of an input, sorted; "" those of all.
 	Streams(input string) []string
 }
 

@@ -72,6 +72,8 @@ type nowhere struct{}
 func (nowhere) Position(string) (int64, bool) { return 0, false }
 func (nowhere) Ended(string) bool             { return false }
 func (nowhere) Streams(string) []string       { return nil }
+func (nowhere) Anchor(string) pipeline.Anchor { return 0 }
+func (nowhere) Stored(string) time.Time       { return time.Time{} }
 
 // A real HAProxy logs over UDP, in each of its header forms; every request is a Record, whether the format is named or not.
 func TestHAProxyOverSyslog(t *testing.T) {

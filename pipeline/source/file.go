@@ -69,7 +69,7 @@ func newFiles(cfg fileConfig, rt Runtime, place func(path string, s *pipeline.St
 	return &files{
 		cfg: cfg, rt: rt, place: place, meter: rt.Metrics.of(cfg.Name), limits: defaultLimits,
 		log:   rt.Logger.With(zap.String("component", "source"), zap.String("input", cfg.Name)),
-		paths: map[string]*followed{}, gens: map[*generation]struct{}{}, stems: map[string]bool{}, unmatched: map[string]string{},
+		paths: map[string]*followed{}, gens: map[*generation]struct{}{}, stems: map[string]bool{}, infixed: map[string]*infixedLog{}, unmatched: map[string]string{},
 		fsType: fileSystem, local: map[string]bool{},
 	}
 }
@@ -99,7 +99,10 @@ type files struct {
 	// Of the looking goroutine alone.
 	known   map[uint64][]string // stream IDs of earlier runs, by the hash of their first bytes
 	unfound map[string]bool     // streams that did not end and whose files were not found again
-	stems   map[string]bool     // paths from which files were rotated that globs match
+	infixed map[string]*infixedLog
+	stems   map[string]bool // paths from which files were rotated that globs match
+	first   []fileID        // where the paths led to at the first look
+	stored  time.Time       // when the input's last line of an earlier run was stored
 	looks   int
 	seeking time.Time // since when the unfound are looked for
 	looked  time.Time // when the last look began
@@ -172,6 +175,7 @@ func (f *files) prepare(positions pipeline.Positions, emit pipeline.Emit) {
 	f.positions, f.emit = positions, emit
 	f.ready = make(chan *generation, 2*f.cfg.MaxFiles)
 	f.archives = make(chan *generation, 2*f.cfg.MaxFiles)
+	f.stored = positions.Stored(f.cfg.Name)
 	f.known, f.unfound = map[uint64][]string{}, map[string]bool{}
 	for _, id := range positions.Streams(f.cfg.Name) {
 		if hash, ok := hashOf(id); ok {

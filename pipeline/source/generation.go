@@ -44,16 +44,18 @@ type generation struct {
 	stream  *pipeline.Stream
 	pending []pipeline.Skip // to be told first
 
-	off     int64  // lines up to here were handed on
-	over    int64  // how far behind off and cutAt an over-long line was passed over
-	anchor  []byte // the bytes right before off: what tells that the file was truncated and grew again
-	scratch []byte
-	loner   bool // the library must not follow it: its file system may fail on stat
-	nth     int  // see streamID
-	reborn  bool // it was written over another, whose hash was past
-	past    uint64
-	cut     *truncation
-	lives   []sibling // copies of what stood in this inode between the generation before and this one
+	off      int64  // lines up to here were handed on
+	over     int64  // how far behind off and cutAt an over-long line was passed over
+	anchor   []byte // the bytes right before off: what tells that the file was truncated and grew again
+	scratch  []byte
+	loner    bool // the library must not follow it: its file system may fail on stat
+	nth      int  // see streamID
+	reborn   bool // it was written over another, whose hash was past
+	past     uint64
+	cut      *truncation
+	replaces *replacement // the inode of which it may be a copy; until that is decided
+	doubted  string       // the stream for which pending tells a gap
+	lives    []sibling    // copies of what stood in this inode between the generation before and this one
 
 	// Shared, under files.mu.
 	busy     bool        // queued or being read
@@ -105,7 +107,7 @@ func (g *generation) behind(end int64) []pipeline.Skip {
 // The first line alone is the same however much was written after it.
 const (
 	headLimit   = 1 << 10
-	anchorLimit = 1 << 10
+	anchorLimit = pipeline.MaxAnchor
 	maxLeadNULs = 64 << 20
 )
 
@@ -223,8 +225,8 @@ func same(f io.ReaderAt, at int64, want, scratch []byte) bool {
 	return n == len(want) && bytes.Equal(got, want)
 }
 
-// advance moves off behind b, which was handed on.
-func (g *generation) advance(b *pipeline.Block) {
+// anchorAt moves anchor to the end of b.
+func (g *generation) anchorAt(b *pipeline.Block) {
 	if len(b.Skips) > 0 {
 		g.anchor = g.anchor[:0]
 	} else if n := len(b.Data); n >= anchorLimit {
@@ -233,6 +235,10 @@ func (g *generation) advance(b *pipeline.Block) {
 		keep := min(len(g.anchor), anchorLimit-n)
 		g.anchor = append(g.anchor[:copy(g.anchor, g.anchor[len(g.anchor)-keep:])], b.Data...)
 	}
+}
+
+// advance moves off behind b, which was handed on.
+func (g *generation) advance(b *pipeline.Block) {
 	g.off = b.To
 	g.done.Store(g.off)
 }

@@ -72,6 +72,12 @@ func (l *ledger) Position(id string) (int64, bool) {
 // Ended implements pipeline.Positions.
 func (l *ledger) Ended(string) bool { return false }
 
+// Anchor implements pipeline.Positions.
+func (l *ledger) Anchor(string) pipeline.Anchor { return 0 }
+
+// Stored implements pipeline.Positions.
+func (l *ledger) Stored(string) time.Time { return time.Time{} }
+
 // Streams implements pipeline.Positions.
 func (l *ledger) Streams(string) []string {
 	l.mu.Lock()

@@ -94,6 +94,7 @@ func TestRotatedNames(t *testing.T) {
 		"access.log-20260101-1767225600": "access.log", "access-20260101.log": "access.log",
 		"0.log.20260102-150405": "0.log", "0.log.20260102-150405.gz": "0.log", "0.log.20260102-150405.gz.tmp": "0.log",
 		"x-json.log.3": "x-json.log", "access.log.zst": "access.log", "access.log.2026-01-01": "access.log",
+		"access.1.log": "access.log", "access.12.log.gz": "access.log",
 		"access.log": "", "1.log": "", "php8.2-fpm.log": "", "error_log": "", "10.0.0.1-access.log": "",
 	} {
 		r, ok := parseRotated(name)

@@ -94,6 +94,9 @@ func (f *files) look(hint *hint) {
 	}
 	f.seek(began)
 	seen := f.expand()
+	if f.looks == 0 && len(f.known) > 0 {
+		f.first = inodes(seen)
+	}
 	dirs := map[string]bool{}
 	for _, path := range slices.Sorted(maps.Keys(seen)) {
 		p := f.paths[path]
@@ -187,11 +190,12 @@ func (f *files) expand() map[string]bool {
 		if _, there := seen[stem]; there || f.paths[stem] != nil { // between a rename and a create it is not there
 			f.stems[stem] = true
 		}
-		if f.stems[stem] || r.packed || r.partial {
+		if (f.stems[stem] || r.packed || r.partial) && !(r.infix && f.growsAlone(path)) {
 			delete(seen, path)
 			rotated[path] = true
 		}
 	}
+	maps.DeleteFunc(f.infixed, func(path string, _ *infixedLog) bool { _, ok := seen[path]; return !ok && !rotated[path] })
 	for path := range f.paths { // what a glob found before and cannot list now may still be there
 		if _, err := os.Lstat(path); !rotated[path] && !isMissing(err) {
 			if _, ok := seen[path]; !ok {
@@ -200,6 +204,43 @@ func (f *files) expand() map[string]bool {
 		}
 	}
 	return seen
+}
+
+// An infixedLog has a name like access.1.log beside an access.log.
+type infixedLog struct {
+	id    fileID
+	size  int64
+	grew  time.Time // when it was first seen to grow
+	alone bool
+}
+
+// growsAlone tells whether access.1.log is a log of its own, and not what access.log was rotated to: it grows for longer
+// than any copy is written, and is nothing that is held.
+func (f *files) growsAlone(path string) bool {
+	info, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	l := f.infixed[path]
+	if l == nil || l.id != idOf(info) {
+		l = &infixedLog{id: idOf(info), size: info.Size()}
+		f.infixed[path] = l
+	}
+	grows, now := info.Size() > l.size, f.rt.Now()
+	l.size = info.Size()
+	if l.alone || !grows || f.holding(l.id) != nil {
+		return l.alone
+	}
+	if l.grew.IsZero() {
+		l.grew = now
+	}
+	if now.Sub(l.grew) < f.cfg.Quiet {
+		return false
+	}
+	s := sibling{path: path, id: l.id, size: l.size}
+	hash, err := siblingHash(s, f.limits)
+	l.alone = err == nil && !f.copyOfHeld(s, hash)
+	return l.alone
 }
 
 // match notes whether a glob matches anything, and tells when it does not any more, and when it does again.
@@ -276,6 +317,7 @@ func (f *files) arrive(p *followed) {
 	f.setState(p, "", nil)
 	if fresh { // it comes after none that comes after it
 		g.after = f.before(p, g)
+		f.mayReplace(g, p.last)
 	}
 	f.lead(p, g)
 	p.lastSeen = g.mtime
@@ -382,31 +424,46 @@ func (f *files) identify(g *generation, final bool) {
 	if g.reborn && g.hash == g.past {
 		next = g.nth + 1
 	}
-	off, known := int64(0), false
+	off, last := int64(0), ""
+	id := f.streamID(g.id, g.hash, next)
 	for {
-		at, ok := f.positions.Position(f.streamID(g.id, g.hash, next))
-		if !ok {
+		at, known := f.positions.Position(id)
+		if !known {
 			break
 		}
-		delete(f.unfound, f.streamID(g.id, g.hash, next))
-		off, known, next = at, true, next+1
+		delete(f.unfound, id)
+		off, last, next = at, id, next+1
+		id = f.streamID(g.id, g.hash, next)
 	}
-	id := f.streamID(g.id, g.hash, next)
+	if g.reborn {
+		f.begin(g, id, next, 0)
+		return
+	}
+	goesOn := last != "" && off <= g.size && f.provenAt(g.file, last, off)
+	if !goesOn {
+		off = 0
+	}
+	at, replaced := f.replaced(g, off)
 	switch {
-	case known && !g.reborn && off <= g.size:
-		id = f.streamID(g.id, g.hash, next-1)
-		next--
-	case known && !g.reborn: // truncated since, and begun alike
+	case replaced:
+		g.pending, off = []pipeline.Skip{}, at // an empty Block keeps the place
+	case goesOn:
+		id, next = last, next-1
+	case last != "" && f.positions.Ended(last): // its inode was given to another file, which begins alike
+	case last != "": // truncated since, and begun alike
 		g.pending = append(g.pending, pipeline.Skip{Bytes: pipeline.Unknown, Reason: pipeline.SkipTruncated, Lost: true})
-		off = 0
-	case g.reborn:
-		off = 0
+		g.doubted = last
 	case f.movedDevice(g, &id, &off):
 	case f.cfg.From == "end" && f.looks == 0 && len(f.known) == 0:
 		off = lineStart(g.file, g.size)
-		g.pending = []pipeline.Skip{} // an empty Block keeps the place
+		g.pending = []pipeline.Skip{}
 	}
-	g.nth = next
+	f.begin(g, id, next, off)
+}
+
+// begin places a generation in its stream.
+func (f *files) begin(g *generation, id string, nth int, off int64) {
+	g.nth = nth
 	g.resumeAt(off)
 	g.set(f.newStream(g.path, id))
 }
@@ -415,7 +472,7 @@ func (f *files) identify(g *generation, final bool) {
 // was given by an older version.
 func (f *files) movedDevice(g *generation, id *string, off *int64) bool {
 	for _, old := range slices.Backward(f.known[g.hash]) {
-		if at, ok := f.positions.Position(old); ok && sameInode(old, g.id) && at <= g.size {
+		if at, ok := f.positions.Position(old); ok && sameInode(old, g.id) && at <= g.size && f.provenAt(g.file, old, at) {
 			delete(f.unfound, old)
 			*id, *off = old, at
 			return true
@@ -485,6 +542,14 @@ func (f *files) examine(g *generation) {
 	}
 	if !f.mayRead(g) {
 		return
+	}
+	if g.replaces != nil {
+		f.mu.Unlock()
+		ready := f.goOn(g)
+		f.mu.Lock()
+		if !ready {
+			return
+		}
 	}
 	if g.last = over && g.size == g.turned; g.last || g.size != g.turned {
 		if g.turned < 0 && g.size > g.off {

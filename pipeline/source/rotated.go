@@ -28,9 +28,11 @@ type rotatedName struct {
 	date    string // access.log-20260101, 0.log.20260102-150405: in order of age
 	packed  bool   // .gz, .zst, .bz2
 	partial bool   // .tmp: being written
+	infix   bool   // access.1.log: some logs have such names and were never rotated
 }
 
 var (
+	infixed  = regexp.MustCompile(`^(.+?)\.(\d{1,5})(\.[A-Za-z]\w*)$`)
 	numbered = regexp.MustCompile(`^(.+)\.(\d{1,5})$`)
 	dated    = regexp.MustCompile(`^(.+?)[.-](\d{4}-?\d{2}-?\d{2}(?:[-_T.]?\d{2,10})?)(\.[A-Za-z]\w*)?$`)
 )
@@ -54,6 +56,11 @@ func parseRotated(name string) (r rotatedName, ok bool) {
 		r.stem, r.date = m[1]+m[3], m[2]
 		return r, true
 	}
+	if m := infixed.FindStringSubmatch(name); m != nil {
+		r.stem, r.infix = m[1]+m[3], true
+		r.number, _ = strconv.Atoi(m[2])
+		return r, true
+	}
 	return r, r.packed || r.partial
 }
 
@@ -68,15 +75,24 @@ type sibling struct {
 	mtime time.Time
 }
 
-// siblings lists them, oldest first.
+// siblings lists them, oldest first. Where path is a link, they lie beside what it leads to or beside the link itself,
+// and have the name of either: app.log leads to app-20260102.log, and led to app-20260101.log.
 func siblings(path string) []sibling {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
+	found := siblingsIn(filepath.Split(path))
+	if real, err := filepath.EvalSymlinks(path); err == nil && real != path {
+		dir, stem := filepath.Split(real)
+		found = append(found, siblingsIn(dir, stem)...)
+		if link := filepath.Base(path); link != stem && dir != filepath.Dir(path)+"/" {
+			found = append(found, siblingsIn(dir, link)...)
+		}
 	}
-	dir, stem := filepath.Split(path)
+	slices.SortFunc(found, older)
+	return slices.CompactFunc(found, func(a, b sibling) bool { return a.path == b.path })
+}
+
+func siblingsIn(dir, stem string) (found []sibling) {
 	entries, _ := os.ReadDir(dir) // a directory that cannot be listed has none to offer
-	var found []sibling
-	plain := map[string]bool{} // a file that is being packed is there twice
+	plain := map[string]bool{}    // a file that is being packed is there twice
 	for _, e := range entries {
 		plain[e.Name()] = true
 	}
@@ -95,16 +111,17 @@ func siblings(path string) []sibling {
 		}
 		found = append(found, sibling{r, dir + e.Name(), idOf(info), info.Size(), info.ModTime()})
 	}
-	slices.SortFunc(found, func(a, b sibling) int {
-		switch {
-		case a.number >= 0 && b.number >= 0:
-			return cmp.Or(cmp.Compare(b.number, a.number), cmp.Compare(a.path, b.path))
-		case a.date != "" && b.date != "":
-			return cmp.Or(cmp.Compare(a.date, b.date), cmp.Compare(a.path, b.path))
-		}
-		return cmp.Or(a.mtime.Compare(b.mtime), cmp.Compare(a.path, b.path))
-	})
 	return found
+}
+
+func older(a, b sibling) int {
+	switch {
+	case a.number >= 0 && b.number >= 0:
+		return cmp.Or(cmp.Compare(b.number, a.number), cmp.Compare(a.path, b.path))
+	case a.date != "" && b.date != "":
+		return cmp.Or(cmp.Compare(a.date, b.date), cmp.Compare(a.path, b.path))
+	}
+	return cmp.Or(a.mtime.Compare(b.mtime), cmp.Compare(a.path, b.path))
 }
 
 // before finds what has to be read before the new file at a path, and gives the last of it.
@@ -267,6 +284,9 @@ func (f *files) catchUp(path string, g *generation) (prev *generation) {
 			hashes[i] = hash
 			if id, off, ok := f.earlier(s, hash, g); ok {
 				delete(f.unfound, id)
+				if id == g.doubted { // here is what it was truncated to
+					g.doubted, g.pending = "", nil
+				}
 				matches[i], newest = match{id, off}, i
 			}
 		}
@@ -279,7 +299,7 @@ func (f *files) catchUp(path string, g *generation) (prev *generation) {
 			if s.packed || matches[i].off < s.size {
 				prev = f.takeUpFrom(path, s, hashes[i], g, prev, matches[i].id, matches[i].off)
 			}
-		case !known && i > newest && !resumed && f.holding(s.id) == nil:
+		case !known && (i > newest || newest == len(all) && f.sinceStored(s)) && !resumed && f.holding(s.id) == nil:
 			switch err := errs[i]; {
 			case err == nil:
 				prev = f.takeUp(path, s, hashes[i], g, prev)
@@ -291,18 +311,24 @@ func (f *files) catchUp(path string, g *generation) (prev *generation) {
 	return prev
 }
 
+// sinceStored tells whether a rotated file that no earlier run knew was written after the last one had stored its last
+// line: it came and was rotated away while squall was down, and what would have led to it is gone.
+func (f *files) sinceStored(s sibling) bool {
+	return !f.stored.IsZero() && !s.mtime.Before(f.stored.Add(-clockTick))
+}
+
 // earlier finds the stream of an earlier run whose first bytes s has: the inode's own, else that of which s
 // is a copy or an archive.
 func (f *files) earlier(s sibling, hash uint64, current *generation) (id string, off int64, ok bool) {
 	own := f.streamID(s.id, hash, 0)
-	if off, ok := f.positions.Position(own); ok {
+	if off, ok := f.positions.Position(own); ok && f.siblingStands(s, own, off) {
 		return own, off, true
 	}
 	for _, id := range slices.Backward(f.known[hash]) {
 		if current.stream != nil && current.stream.ID == id {
 			continue
 		}
-		if off, ok := f.positions.Position(id); ok {
+		if off, ok := f.positions.Position(id); ok && f.siblingStands(s, id, off) {
 			return id, off, true
 		}
 	}
@@ -339,8 +365,9 @@ func (f *files) takeUpFrom(path string, s sibling, hash uint64, next, prev *gene
 		}
 		g = opened
 		if id != "" && g.stream != nil && off <= g.size {
-			g.set(f.newStream(s.path, id))
+			g.pending = nil
 			g.resumeAt(off)
+			g.set(f.newStream(s.path, id))
 		}
 	}
 	g.after = prev
@@ -417,12 +444,24 @@ func (f *files) missVanished() {
 		return
 	}
 	f.log.Warn("files that were not read to their end are gone", zap.Int("files", len(gone)))
+	f.endStreams(gone, pipeline.Skip{Bytes: pipeline.Unknown, Reason: pipeline.SkipVanished, Lost: true})
+}
+
+// endStreams tells that streams of an earlier run end where they were read to, and what is missing there.
+func (f *files) endStreams(ids []string, missing ...pipeline.Skip) {
+	if len(ids) == 0 {
+		return
+	}
 	f.wg.Go(func() { // the road may be full, and looking waits for nothing
-		for _, id := range gone {
+		for _, id := range ids {
 			off, _ := f.positions.Position(id)
+			skips := slices.Clone(missing)
+			for i := range skips {
+				skips[i].At = off
+			}
 			err := f.emit(&pipeline.Block{
 				Stream: &pipeline.Stream{Input: f.cfg.Name, ID: id, Labels: f.cfg.Labels}, From: off, To: off, Last: true,
-				Skips: []pipeline.Skip{{At: off, Bytes: pipeline.Unknown, Reason: pipeline.SkipVanished, Lost: true}},
+				Skips: skips,
 			})
 			if err != nil {
 				f.broken(err)

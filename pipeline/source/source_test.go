@@ -27,8 +27,9 @@ type spool struct {
 
 	mu      sync.Mutex
 	streams map[string]*kept
-	order   []string // stream IDs by their first Block
-	lines   []string // of all streams, in order of arrival
+	order   []string  // stream IDs by their first Block
+	lines   []string  // of all streams, in order of arrival
+	at      time.Time // when the last block came
 }
 
 type kept struct {
@@ -36,6 +37,7 @@ type kept struct {
 	path   string
 	to     int64
 	last   bool
+	anchor pipeline.Anchor
 	lines  []string
 	skips  []pipeline.Skip
 	blocks int
@@ -89,7 +91,10 @@ func (s *spool) keep(b *pipeline.Block) error {
 	case len(b.Data) > 0 && !b.Last && b.Data[len(b.Data)-1] != '\n':
 		s.t.Errorf("%s: a block ends in half a line", b.Stream.ID)
 	}
-	k.to, k.last = b.To, b.Last
+	if b.Anchor != 0 || b.To != k.to {
+		k.anchor = b.Anchor
+	}
+	k.to, k.last, s.at = b.To, b.Last, time.Now()
 	k.blocks++
 	k.skips = append(k.skips, b.Skips...)
 	for line := range strings.Lines(string(b.Data)) {
@@ -116,6 +121,23 @@ func (s *spool) Ended(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.streams[id] != nil && s.streams[id].last
+}
+
+// Anchor implements pipeline.Positions.
+func (s *spool) Anchor(id string) pipeline.Anchor {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.streams[id]; k != nil {
+		return k.anchor
+	}
+	return 0
+}
+
+// Stored implements pipeline.Positions.
+func (s *spool) Stored(string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
 }
 
 // Streams implements pipeline.Positions.

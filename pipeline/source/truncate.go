@@ -108,15 +108,6 @@ func (f *files) continues(s sibling, g *generation) bool {
 	if !s.packed && s.size <= g.off {
 		return true
 	}
-	r, err := openLimited(s.path, f.limits)
-	if err != nil {
-		return false
-	}
-	defer r.Close()
-	before, got := g.off-int64(len(g.anchor)), make([]byte, len(g.anchor))
-	if _, err := io.CopyN(io.Discard, r, before); err != nil {
-		return errors.Is(err, io.EOF)
-	}
-	_, err = io.ReadFull(r, got)
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || err == nil && bytes.Equal(got, g.anchor)
+	got, err := f.siblingBefore(s, g.off, len(g.anchor))
+	return errors.Is(err, io.EOF) || err == nil && bytes.Equal(got, g.anchor)
 }

@@ -164,6 +164,8 @@ func (f *files) tellPending(g *generation) error {
 
 // put hands a Block on; the generation stands behind it then.
 func (f *files) put(g *generation, b *pipeline.Block) error {
+	g.anchorAt(b)
+	b.Anchor = pipeline.AnchorOf(g.anchor)
 	if err := f.emit(b); err != nil {
 		return err
 	}

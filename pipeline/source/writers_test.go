@@ -338,6 +338,12 @@ func (l *lineTally) Position(id string) (int64, bool) {
 // Ended implements pipeline.Positions: no run of these tests goes on with another's.
 func (l *lineTally) Ended(string) bool { return true }
 
+// Anchor implements pipeline.Positions.
+func (l *lineTally) Anchor(string) pipeline.Anchor { return 0 }
+
+// Stored implements pipeline.Positions.
+func (l *lineTally) Stored(string) time.Time { return time.Time{} }
+
 // Streams implements pipeline.Positions.
 func (l *lineTally) Streams(string) (ids []string) {
 	l.mu.Lock()

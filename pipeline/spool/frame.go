@@ -25,13 +25,15 @@ import (
 //
 //	stream   uvarint 0 and its definition at the first use, else index+1
 //	         definition: input, id, path, node, namespace, pod, container, uvarint n, n × (name, value)
-//	flags    1 last, 2 part (the rest of the batch is in the next message; To is not reached)
+//	flags    1 last, 2 part (the rest of the batch is in the next message; To is not reached), 4 anchor
 //	from, to, lines     varint
+//	anchor   8 bytes, big endian, if there is one
 //	skips    uvarint n, n × (at, bytes varint, reason, lost byte)
 //	entries  uvarint n, n × (Δtime varint, uvarint length and the line, kind byte, reason, site, route,
 //	         method, uvarint status, request time varint, class byte, origin byte, abandoned byte)
 const (
-	frameVersion = 2
+	frameVersion = 3
+	firstVersion = 2 // is read, too: it has no anchors
 
 	frameTarget = 256 << 10 // a frame of small batches is sealed at this many bytes
 	maxBody     = 7 << 20   // bytes: a larger batch is split, so that what cannot be compressed fits a message
@@ -50,6 +52,7 @@ const (
 const (
 	flagLast = 1 << iota
 	flagPart
+	flagAnchor
 )
 
 // A mark is where a frame brings one stream.
@@ -57,6 +60,7 @@ type mark struct {
 	input, id string
 	to        int64
 	last      bool
+	anchor    pipeline.Anchor // of to
 }
 
 // A frame is a message being built or waiting to be stored. It belongs to whoever holds it.
@@ -110,19 +114,25 @@ func (f *frame) add(b *pipeline.Batch, first, end int, part bool) {
 		f.keyID, f.keyFrom = b.Stream.ID, b.From
 	}
 	f.stream(b.Stream)
-	flags, to, lines, skips := byte(0), b.To, b.Lines, b.Skips[:min(len(b.Skips), maxSkips)]
+	flags, to, lines, skips, anchor := byte(0), b.To, b.Lines, b.Skips[:min(len(b.Skips), maxSkips)], b.Anchor
 	if part {
-		flags, to, lines, skips = flagPart, b.From, 0, nil
+		flags, to, lines, skips, anchor = flagPart, b.From, 0, nil, 0
 	} else {
 		if b.Last {
 			flags = flagLast
 		}
-		f.marks = append(f.marks, mark{b.Stream.Input, b.Stream.ID, b.To, b.Last})
+		f.marks = append(f.marks, mark{b.Stream.Input, b.Stream.ID, b.To, b.Last, b.Anchor})
+	}
+	if anchor != 0 {
+		flags |= flagAnchor
 	}
 	f.body = append(f.body, flags)
 	f.body = binary.AppendVarint(f.body, b.From)
 	f.body = binary.AppendVarint(f.body, to)
 	f.body = binary.AppendVarint(f.body, int64(lines))
+	if anchor != 0 {
+		f.body = binary.BigEndian.AppendUint64(f.body, uint64(anchor))
+	}
 	f.body = binary.AppendUvarint(f.body, uint64(len(skips)))
 	for _, s := range skips {
 		f.body = binary.AppendVarint(f.body, s.At)
@@ -246,7 +256,7 @@ func readHead(msg []byte) (head, error) {
 	if len(msg) < 3 || msg[0] != 'S' || msg[1] != 'Q' {
 		return head{}, errFrame
 	}
-	if msg[2] != frameVersion {
+	if msg[2] < firstVersion || msg[2] > frameVersion {
 		return head{}, fmt.Errorf("spool message of version %d, this program reads %d: %w", msg[2], frameVersion, errFrame)
 	}
 	r := reader{b: msg[3:]}
@@ -338,6 +348,16 @@ func (r *reader) byte() byte {
 	return c
 }
 
+func (r *reader) anchor() pipeline.Anchor {
+	if len(r.b) < 8 {
+		r.fail()
+		return 0
+	}
+	a := binary.BigEndian.Uint64(r.b)
+	r.b = r.b[8:]
+	return pipeline.Anchor(a)
+}
+
 func (r *reader) take() []byte {
 	n := r.uvarint()
 	if n > uint64(len(r.b)) {
@@ -398,8 +418,12 @@ func (r *reader) stream() *pipeline.Stream {
 
 func (r *reader) batch() *pipeline.Batch {
 	b := &pipeline.Batch{Stream: r.stream()}
-	b.Last = r.byte()&flagLast != 0
+	flags := r.byte()
+	b.Last = flags&flagLast != 0
 	b.From, b.To, b.Lines = r.varint(), r.varint(), int(r.varint())
+	if flags&flagAnchor != 0 {
+		b.Anchor = r.anchor()
+	}
 	if n := r.count(minSkipBytes); n > 0 {
 		b.Skips = make([]pipeline.Skip, n)
 		for i := range b.Skips {

@@ -95,7 +95,7 @@ func FuzzCheckpoint(f *testing.F) {
 		f.Fatal(err)
 	}
 	p := newPositions()
-	p.store([]mark{{"balancer", "a", 5, false}, {"balancer", "b", 7, true}})
+	p.store([]mark{{"balancer", "a", 5, false, 0}, {"balancer", "b", 7, true, pipeline.AnchorOf([]byte("a line\n"))}})
 	f.Add(p.checkpoint(enc, 9, place{70, 700}))
 	f.Add([]byte{70, 200, 5, 90, 250, 5})
 	_ = enc.Close()

@@ -6,8 +6,11 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/squall-sre/squall/pipeline"
 )
 
 // maxPositions is how many streams are remembered; beyond it the ended and then the longest unused are forgotten.
@@ -15,11 +18,12 @@ const maxPositions = 1 << 16
 
 type position struct {
 	input  string
-	stored int64 // To of the last stored batch
-	queued int64 // To of the last accepted batch
-	known  bool  // something was stored
-	last   bool  // the stream has ended
-	used   int64 // rises with every update
+	stored int64           // To of the last stored batch
+	queued int64           // To of the last accepted batch
+	known  bool            // something was stored
+	last   bool            // the stream has ended
+	anchor pipeline.Anchor // of stored
+	used   int64           // rises with every update
 }
 
 // positions knows where each stream is. It is safe for concurrent use.
@@ -27,10 +31,13 @@ type positions struct {
 	mu      sync.Mutex
 	streams map[string]*position
 	clock   int64
-	changed bool // since the last checkpoint
+	changed bool                 // since the last checkpoint
+	inputs  map[string]time.Time // when this process last stored something of each
 }
 
-func newPositions() *positions { return &positions{streams: map[string]*position{}} }
+func newPositions() *positions {
+	return &positions{streams: map[string]*position{}, inputs: map[string]time.Time{}}
+}
 
 func (p *positions) get(id string) (int64, bool) {
 	p.mu.Lock()
@@ -49,12 +56,21 @@ func (p *positions) ended(id string) bool {
 	return s != nil && s.last
 }
 
+func (p *positions) anchor(id string) pipeline.Anchor {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.streams[id]; s != nil && s.known {
+		return s.anchor
+	}
+	return 0
+}
+
 func (p *positions) list(input string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var ids []string
 	for id, s := range p.streams {
-		if s.known && s.input == input {
+		if s.known && (input == "" || s.input == input) {
 			ids = append(ids, id)
 		}
 	}
@@ -89,6 +105,9 @@ func (p *positions) store(marks []mark) {
 			p.streams[m.id] = s
 		}
 		p.clock++
+		if m.anchor != 0 || m.to != s.stored { // nothing that a source tells at the same offset makes it less known
+			s.anchor = m.anchor
+		}
 		s.input, s.stored, s.known, s.last, s.used = m.input, m.to, true, m.last, p.clock
 		s.queued = max(s.queued, m.to)
 		p.changed = true
@@ -96,6 +115,21 @@ func (p *positions) store(marks []mark) {
 	if len(p.streams) > maxPositions {
 		p.forget(maxPositions * 7 / 8)
 	}
+}
+
+// note notes when marks were stored.
+func (p *positions) note(marks []mark, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range marks {
+		p.inputs[m.input] = at
+	}
+}
+
+func (p *positions) storedAt(input string) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.inputs[input]
 }
 
 // forget keeps n streams: those that have not ended first, then those used last.
@@ -120,8 +154,11 @@ func (p *positions) size() int {
 }
 
 // A checkpoint is "SP", a version, the sequence of LINES up to which it holds, how many lines and bytes were stored
-// up to there, and the streams, longest unused first: input, id, stored, last; zstd.
-const checkpointVersion = 2
+// up to there, and the streams, longest unused first: input, id, stored, last and, since version 3, anchor (8 bytes); zstd.
+const (
+	checkpointVersion = 3
+	firstCheckpoint   = 2 // is read, too
+)
 
 // maxCheckpoint bounds a checkpoint's body when it is read, in bytes.
 const maxCheckpoint = 64 << 20
@@ -159,6 +196,7 @@ func (p *positions) encode() []byte {
 		b = appendString(b, id)
 		b = binary.AppendVarint(b, s.stored)
 		b = append(b, bit(s.last))
+		b = binary.BigEndian.AppendUint64(b, uint64(s.anchor))
 	}
 	return b
 }
@@ -169,7 +207,7 @@ func appendString(b []byte, s string) []byte {
 
 // readCheckpoint gives the sequence, what was stored up to it, and the marks of a checkpoint.
 func readCheckpoint(d *zstd.Decoder, msg []byte) (seq uint64, total place, marks []mark, err error) {
-	if len(msg) < 3 || msg[0] != 'S' || msg[1] != 'P' || msg[2] != checkpointVersion {
+	if len(msg) < 3 || msg[0] != 'S' || msg[1] != 'P' || msg[2] < firstCheckpoint || msg[2] > checkpointVersion {
 		return 0, place{}, nil, errFrame
 	}
 	r := reader{b: msg[3:]}
@@ -184,6 +222,9 @@ func readCheckpoint(d *zstd.Decoder, msg []byte) (seq uint64, total place, marks
 	r = reader{b: body}
 	for len(r.b) > 0 {
 		m := mark{input: string(r.take()), id: string(r.take()), to: r.varint(), last: r.byte() == 1}
+		if msg[2] >= 3 {
+			m.anchor = r.anchor()
+		}
 		if r.bad {
 			return 0, place{}, nil, errFrame
 		}

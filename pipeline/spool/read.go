@@ -162,7 +162,7 @@ func (s *Spool) restore(ctx context.Context, st *store) error {
 			continue
 		}
 		for _, b := range batches {
-			s.positions.store([]mark{{b.Stream.Input, b.Stream.ID, b.To, b.Last}})
+			s.positions.store([]mark{{b.Stream.Input, b.Stream.ID, b.To, b.Last, b.Anchor}})
 		}
 	}
 	if err := s.restoreTotal(ctx, st, found); err != nil {
@@ -170,7 +170,7 @@ func (s *Spool) restore(ctx context.Context, st *store) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.st, s.opened, s.last = st, true, state.LastSeq
+	s.st, s.opened, s.last, s.before = st, true, state.LastSeq, state.LastTime
 	s.signal()
 	return nil
 }

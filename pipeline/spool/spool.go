@@ -79,6 +79,7 @@ type Spool struct {
 	epoch  int           // rises when messages were lost and their sequences are given again
 	total  place         // what was stored since the spool began
 	first  place         // what of it was removed
+	before time.Time     // when the last message was stored that the store held when it was opened
 
 	consumers map[string]*Consumer // by name
 
@@ -235,7 +236,21 @@ func (s *Spool) Position(streamID string) (int64, bool) { return s.positions.get
 // Ended tells whether the last batch of a stream was stored.
 func (s *Spool) Ended(streamID string) bool { return s.positions.ended(streamID) }
 
-// Streams lists the streams of an input whose position is known, sorted.
+// Anchor tells what stands right before the offset that Position gives; 0: not known.
+func (s *Spool) Anchor(streamID string) pipeline.Anchor { return s.positions.anchor(streamID) }
+
+// Stored tells when something of an input was last stored; before the first of this process, when the last message was
+// that the store held when it was opened, whosever it was. Zero: there was none.
+func (s *Spool) Stored(input string) time.Time {
+	if at := s.positions.storedAt(input); !at.IsZero() {
+		return at
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.before
+}
+
+// Streams lists the streams of an input whose position is known, sorted; "" those of all.
 func (s *Spool) Streams(input string) []string { return s.positions.list(input) }
 
 // Flush waits until everything that was appended before is on disk, but not for a disk that was never open.

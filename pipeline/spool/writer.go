@@ -153,6 +153,7 @@ func (w *writer) commit(seq uint64) {
 	w.inflight = w.inflight[1:]
 	s := w.s
 	s.positions.store(p.f.marks)
+	s.positions.note(p.f.marks, s.cfg.Now())
 	s.mu.Lock()
 	s.last = seq
 	s.total.lines += p.f.entries
