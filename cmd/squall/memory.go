@@ -8,8 +8,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"go.uber.org/zap"
+
+	"github.com/squall-sre/squall/pipeline/source"
 )
 
 // The garbage collector's bounds when nobody sets GOMEMLIMIT. What squall holds is bounded by construction and far
@@ -64,4 +67,13 @@ func limitFiles(groups string) (paths []string) {
 		}
 	}
 	return paths
+}
+
+// openFiles shares out what the process may open. The Go runtime has raised the soft limit to the hard one.
+func openFiles() *source.Descriptors {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
+		return nil
+	}
+	return source.NewDescriptors(limit.Cur)
 }

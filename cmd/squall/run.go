@@ -121,7 +121,7 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	}
 	s := &server{
 		options: o, spool: c.Spool, web: c.Web, load: load, log: log, store: store, outbox: outbox, unreadable: unreadable, stdin: stdin, stdout: stdout,
-		reloads: make(chan chan error), accounts: newAccounts(process),
+		reloads: make(chan chan error), accounts: newAccounts(process), descriptors: openFiles(),
 	}
 	first, err := s.build(c)
 	if err != nil {
@@ -170,16 +170,17 @@ func closeSpool(store *spool.Spool, log *zap.Logger) {
 
 // server holds what outlives a reload, and the service of the configuration in effect.
 type server struct {
-	options  runOptions
-	load     func() (*Config, error)
-	spool    SpoolConfig // as it was opened
-	web      WebConfig   // as it is served
-	log      *zap.Logger
-	store    *spool.Spool
-	outbox   *notify.Outbox
-	accounts accounts
-	stdin    io.Reader
-	stdout   io.Writer
+	options     runOptions
+	load        func() (*Config, error)
+	spool       SpoolConfig // as it was opened
+	web         WebConfig   // as it is served
+	log         *zap.Logger
+	store       *spool.Spool
+	outbox      *notify.Outbox
+	accounts    accounts
+	stdin       io.Reader
+	descriptors *source.Descriptors // for the files that are followed
+	stdout      io.Writer
 
 	current  atomic.Pointer[service]
 	reloads  chan chan error

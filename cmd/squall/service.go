@@ -162,6 +162,7 @@ func (s *server) buildInputs(d *service, c *Config, reg prometheus.Registerer) e
 	for _, sc := range c.Sources {
 		src, err := source.New(sc.Kind.Decode, source.Runtime{
 			Name: sc.Name, Logger: s.log, Metrics: s.accounts.sources, Now: time.Now, Stdin: s.stdin,
+			Descriptors: s.descriptors,
 		})
 		if err != nil {
 			return fmt.Errorf("source %s: %w", sc.Name, err)

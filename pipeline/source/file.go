@@ -107,6 +107,7 @@ type files struct {
 	seeking time.Time // since when the unfound are looked for
 	looked  time.Time // when the last look began
 	hintErr bool
+	crowded bool            // that descriptors are used up was told
 	local   map[string]bool // directories: all changes there are made by this kernel
 
 	telling sync.Mutex // of what waits for its first turn: held by the first look, so that nothing is read before
@@ -126,6 +127,7 @@ type followed struct {
 	last     *generation // what it last led to
 	lastSeen time.Time   // when that had last been written, by the file system's clock
 	since    time.Time   // when it was not there yet: the look before it was first seen
+	unopened []unopened  // what could not be opened
 	literal  bool        // configured as such: it is missed when it is not there
 	state    string
 	err      string
@@ -203,6 +205,7 @@ func (f *files) release() {
 			}
 		}
 	}
+	f.rt.Descriptors.add(-int64(len(f.gens)))
 	clear(f.gens)
 	clear(f.paths)
 	f.meter.zero()

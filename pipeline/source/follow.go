@@ -38,7 +38,7 @@ func (f *files) follows(ctx context.Context, g *generation, size int64) bool {
 	f.mu.Lock()
 	current := g.current
 	f.mu.Unlock()
-	if g.loner || !current || g.over > 0 || size-g.off > followUpTo {
+	if g.loner || !current || g.over > 0 || size-g.off > followUpTo || f.rt.Descriptors.full() {
 		return false
 	}
 	if f.followers.Add(1) > f.limits.followers {
@@ -59,6 +59,7 @@ func (f *files) follows(ctx context.Context, g *generation, size int64) bool {
 	g.ahead = true
 	f.mu.Unlock()
 	f.meter.following.Inc()
+	f.rt.Descriptors.add(1) // the library's own
 	f.wg.Go(func() {
 		if err := f.follow(ctx, g, t.Lines); err != nil {
 			f.broken(err)
@@ -67,6 +68,7 @@ func (f *files) follows(ctx context.Context, g *generation, size int64) bool {
 		f.unfollow.Store(f.rt.Now().UnixNano())
 		f.followers.Add(-1)
 		f.meter.following.Dec()
+		f.rt.Descriptors.add(-1)
 		f.mu.Lock()
 		g.busy, g.turned = false, -1
 		f.mu.Unlock()

@@ -110,6 +110,7 @@ func (f *files) look(hint *hint) {
 		dirs[filepath.Dir(path)] = true
 	}
 	f.hintAt(hint, dirs)
+	f.missUnopened()
 	gens := f.settle(seen)
 	for _, g := range gens {
 		f.examine(g)
@@ -142,7 +143,7 @@ func (f *files) settle(seen map[string]bool) []*generation {
 			continue
 		}
 		p.gen, p.state, p.err = nil, "missing", ""
-		if _, held := f.gens[p.last]; !held || p.last.rests { // else a new file of this name comes after it
+		if _, held := f.gens[p.last]; (!held || p.last.rests) && len(p.unopened) == 0 { // else a new file of this name comes after it
 			delete(f.paths, path)
 			if _, err := os.Lstat(filepath.Dir(path)); isMissing(err) { // nor can rotated files come back
 				delete(f.stems, path)
@@ -286,7 +287,7 @@ func (f *files) lookAt(p *followed) {
 		p.lastSeen = info.ModTime()
 		f.setState(p, "", nil)
 	default:
-		f.arrive(p)
+		f.arrive(p, info)
 	}
 }
 
@@ -308,10 +309,11 @@ func (f *files) lead(p *followed, g *generation) {
 
 // arrive takes up the file that a path leads to since the last look, and before it the files that were
 // rotated away in between.
-func (f *files) arrive(p *followed) {
+func (f *files) arrive(p *followed, info os.FileInfo) {
 	g, fresh, err := f.open(p.path)
 	if err != nil {
 		f.setState(p, "unreadable", err)
+		p.couldNotOpen(info)
 		return
 	}
 	f.setState(p, "", nil)
@@ -354,6 +356,10 @@ func (f *files) take(path string, file *os.File) (g *generation, fresh bool, err
 	if !f.room() {
 		file.Close()
 		f.meter.failed(errLimit)
+		if f.rt.Descriptors.full() {
+			f.tellCrowded()
+			return nil, false, fmt.Errorf("%d files are open: the limit of open files of the process", f.rt.Descriptors.Most())
+		}
 		return nil, false, fmt.Errorf("%d files are open: max_files", f.cfg.MaxFiles)
 	}
 	now := f.rt.Now()
@@ -370,7 +376,7 @@ func (f *files) take(path string, file *os.File) (g *generation, fresh bool, err
 func (f *files) room() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.gens) < f.cfg.MaxFiles {
+	if len(f.gens) < f.cfg.MaxFiles && !f.rt.Descriptors.full() {
 		return true
 	}
 	var oldest *generation
@@ -385,17 +391,39 @@ func (f *files) room() bool {
 	return oldest != nil
 }
 
+// tellCrowded tells once that files wait for descriptors.
+func (f *files) tellCrowded() {
+	if !f.crowded {
+		f.crowded = true
+		f.log.Warn("more files than the process may hold open: the rest waits; raise its limit of open files (ulimit -n, LimitNOFILE)",
+			zap.Int("files", f.rt.Descriptors.Most()))
+	}
+}
+
 // close lets a generation go. f.mu is held.
 func (f *files) close(g *generation) {
-	delete(f.gens, g)
-	g.ahead = true
+	f.drop(g)
 	g.file.Close()
 }
 
 func (f *files) add(g *generation) {
 	f.mu.Lock()
-	f.gens[g] = struct{}{}
+	f.hold(g)
 	f.mu.Unlock()
+}
+
+// hold and drop count the descriptors with the generations. f.mu is held.
+func (f *files) hold(g *generation) {
+	f.gens[g] = struct{}{}
+	f.rt.Descriptors.add(1)
+}
+
+func (f *files) drop(g *generation) {
+	if _, held := f.gens[g]; held {
+		delete(f.gens, g)
+		f.rt.Descriptors.add(-1)
+	}
+	g.ahead = true
 }
 
 func (f *files) holding(id fileID) *generation {

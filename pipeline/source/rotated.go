@@ -130,7 +130,7 @@ func (f *files) before(p *followed, g *generation) *generation {
 	last := p.last
 	f.mu.Unlock()
 	if last != nil {
-		return f.missed(p.path, g, last, p.lastSeen)
+		return f.missed(p, g, last, p.lastSeen)
 	}
 	if len(f.known) > 0 {
 		if prev := f.catchUp(p.path, g); prev != nil {
@@ -138,7 +138,7 @@ func (f *files) before(p *followed, g *generation) *generation {
 		}
 	}
 	if f.looks > 0 { // it came, and perhaps was rotated, since the look before
-		return f.missed(p.path, g, nil, p.since)
+		return f.missed(p, g, nil, p.since)
 	}
 	return nil // the first start ever: what was rotated away is history
 }
@@ -147,14 +147,16 @@ func (f *files) before(p *followed, g *generation) *generation {
 // last look at this path (the clock of a file system ticks in milliseconds: or at that look) and are unread. What is
 // among them and cannot be read is a gap before g. So is what may have been deleted meanwhile: nothing proves that the
 // oldest of them came next after the last file that was seen, unless that stands among them, too.
-func (f *files) missed(path string, g, last *generation, since time.Time) *generation {
+func (f *files) missed(p *followed, g, last *generation, since time.Time) *generation {
+	path := p.path
 	told := map[fileID]bool{}
 	prev, linked := last, last == nil
 	for range maxMoves {
 		moved := false
 		for _, s := range siblings(path) {
 			// bzip2 gives its archive the time of what it packs in whole seconds
-			if s.mtime.Before(since) && !(s.packed && !s.mtime.Before(since.Truncate(time.Second))) {
+			old := s.mtime.Before(since) && !(s.packed && !s.mtime.Before(since.Truncate(time.Second)))
+			if old && !slices.ContainsFunc(p.unopened, func(u unopened) bool { return u.id == s.id }) {
 				continue
 			}
 			hash, ok, err := f.unread(s)

@@ -43,12 +43,13 @@ type Common struct {
 
 // A Runtime is what a source is given to work with.
 type Runtime struct {
-	Name    string // the input's name when configuration gives none
-	Logger  *zap.Logger
-	Metrics *Metrics         // shared by all sources of a process
-	Now     func() time.Time // for how long something has been so, and when a message came; never for lines that can be read again
-	Poll    time.Duration    // between two looks at the file system; 0: 250 ms
-	Stdin   io.Reader        // for the kind stdin
+	Name        string // the input's name when configuration gives none
+	Logger      *zap.Logger
+	Metrics     *Metrics         // shared by all sources of a process
+	Now         func() time.Time // for how long something has been so, and when a message came; never for lines that can be read again
+	Poll        time.Duration    // between two looks at the file system; 0: 250 ms
+	Stdin       io.Reader        // for the kind stdin
+	Descriptors *Descriptors     // shared by all sources of a process; nil: without a limit
 }
 
 const defaultPoll = 250 * time.Millisecond

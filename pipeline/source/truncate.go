@@ -55,7 +55,7 @@ func (f *files) replace(g *generation, lives []sibling) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.gens[next] = struct{}{}
+	f.hold(next)
 	for _, p := range f.paths {
 		if p.gen == g {
 			p.gen, next.current = next, true

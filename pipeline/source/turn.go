@@ -218,8 +218,7 @@ const resting = time.Hour
 func (f *files) forget(g *generation) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.gens, g)
-	g.ahead = true
+	f.drop(g)
 }
 
 // yield gives the generation back: to the end of the queue while there is more, else to the look.

@@ -133,7 +133,7 @@ func TestPackedBetweenListingAndOpening(t *testing.T) {
 	if err := os.Chtimes(path+".1.gz", at, at); err != nil {
 		t.Fatal(err)
 	}
-	if g := f.missed(path, &generation{}, nil, listed.mtime); g == nil || g.pack == nil {
+	if g := f.missed(&followed{path: path}, &generation{}, nil, listed.mtime); g == nil || g.pack == nil {
 		t.Fatal("the archive was not taken up")
 	}
 	f.release()
