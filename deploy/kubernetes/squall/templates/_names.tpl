@@ -121,7 +121,7 @@ spec:
       {{- if eq .component "logs" }}
       hostPath: {path: {{ .values.spool.hostPath }}, type: DirectoryOrCreate}
       {{- else }}
-      {{- toYaml .values.spool.volume | nindent 6 }}
+      {{- toYaml (default (dict "emptyDir" (dict "sizeLimit" "300Mi")) .values.spool.volume) | nindent 6 }}
       {{- end }}
     {{- if .root.Values.secretName }}
     - name: secrets
