@@ -8,6 +8,7 @@ VICTORIA_LOGS := v1.52.2
 VERSITYGW     := v1.8.0
 KUBERNETES    := v1.37.2
 HELM          := v3.22.0
+BUILDKIT      := v0.34.2
 NFPM          := v2.45.2
 CYCLONEDX     := v1.10.0
 
@@ -71,7 +72,7 @@ torture: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the long version
 
 kube-apiserver: $(CACHE)/kubernetes@$(KUBERNETES) ## build the API server of test-k8s
 
-test-k8s: kube-apiserver ## the source kubernetes against a real API server, which is built first
+test-k8s: kube-apiserver ## the source kubernetes and the chart against a real API server, which is built first
 	@go test -race -tags k8s -timeout 10m -run Kubernetes ./pipeline/source
 
 deb rpm: stage $(CACHE)/nfpm@$(NFPM) ## bin/squall_*.deb, bin/squall-*.rpm for GOARCH (this machine's)
@@ -104,12 +105,13 @@ release: $(CACHE)/nfpm@$(NFPM) $(CACHE)/cyclonedx-gomod@$(CYCLONEDX) ## bin/rele
 	@cd bin/release && sha256sum -- * >SHA256SUMS
 	@cat bin/release/SHA256SUMS
 
-lint: debian-lint $(CACHE)/golangci-lint@$(GOLANGCI_LINT) $(CACHE)/govulncheck@$(GOVULNCHECK) ## golangci-lint, govulncheck, shellcheck
+lint: debian-lint $(CACHE)/golangci-lint@$(GOLANGCI_LINT) $(CACHE)/govulncheck@$(GOVULNCHECK) $(CACHE)/dockerfile-lint@$(BUILDKIT) ## golangci-lint, govulncheck, shellcheck, BuildKit's checks
 	@golangci-lint run ./...
 	@govulncheck ./... >$(CACHE)/govulncheck.log 2>&1 || { code=$$?; cat $(CACHE)/govulncheck.log >&2; \
 	if [ $$code -eq 1 ] && grep -qE 'dial tcp|no such host|i/o timeout' $(CACHE)/govulncheck.log; then \
 		echo 'govulncheck: its database cannot be reached from here: NOT CHECKED' >&2; else exit $$code; fi; }
 	@git ls-files -z | xargs -0 grep -lE '^#!.*\<(ba)?sh\>' | xargs -r shellcheck
+	@dockerfile-lint deploy/docker/Dockerfile
 
 # Names come before the line of their package in the output of -list.
 fuzz: ## every fuzz target for FUZZTIME (30s)
@@ -166,6 +168,14 @@ $(eval $(call tool,cyclonedx-gomod,github.com/CycloneDX/cyclonedx-gomod/cmd/cycl
 $(eval $(call tool,victoria-logs,github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs,$(VICTORIA_LOGS)))
 $(eval $(call tool,helm,helm.sh/helm/v3/cmd/helm,$(HELM)))
 $(eval $(call tool,versitygw,github.com/versity/versitygw/cmd/versitygw,$(VERSITYGW)))
+
+# BuildKit's linter of Dockerfiles is a part of a daemon: testdata/dockerfile calls it. Its version is in the go.mod there.
+$(CACHE)/dockerfile-lint@$(BUILDKIT):
+	@echo "building dockerfile-lint $(BUILDKIT)"
+	@mkdir -p $(BIN)
+	@cd testdata/dockerfile && grep -q 'buildkit $(BUILDKIT)$$' go.mod && CGO_ENABLED=0 GOFLAGS= go build -trimpath -o "$(BIN)/dockerfile-lint" .
+	@rm -f $(CACHE)/dockerfile-lint@*
+	@touch $@
 
 # The API server is no module that can be installed by its name alone: testdata/kube/go.mod tells the versions of its
 # parts. A first build takes a quarter of an hour of processor time.

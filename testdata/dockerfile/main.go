@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 
@@ -46,8 +47,7 @@ func lint(path string) error {
 		if r := w.Location.GetRanges(); len(r) > 0 {
 			line = r[0].GetStart().GetLine()
 		}
-		err = fmt.Errorf("%s:%d: %s: %s", path, line, w.RuleName, w.Detail)
-		fmt.Fprintln(os.Stderr, err)
+		err = errors.Join(err, fmt.Errorf("%s:%d: %s: %s", path, line, w.RuleName, w.Detail))
 	}
 	return err
 }
