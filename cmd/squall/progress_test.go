@@ -109,11 +109,11 @@ func TestProgressElsewhere(t *testing.T) {
 		if err := p.during(t.Context(), func(context.Context) error {
 			a.files.Store(3)
 			a.looked.Store(2)
-			time.Sleep(3 * time.Second) // of the bubble
+			<-time.After(3 * time.Second) // of the bubble
 			a.total.Store(100 << 20)
 			a.read.Store(25 << 20)
 			a.at.Store(time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC).UnixNano())
-			time.Sleep(5 * time.Second)
+			<-time.After(5 * time.Second)
 			return nil
 		}); err != nil {
 			t.Fatal(err)

@@ -132,14 +132,14 @@ func propose(c *Config, s *siteHistory, usual detectors.Usual) (tunedSite, error
 }
 
 // throttle sets the limit for each agent: over the busiest minute of people, below that of the scanners.
-func (t *tunedSite) throttle(s *siteHistory, people, scanners []string) {
+func (s *tunedSite) throttle(of *siteHistory, people, scanners []string) {
 	if len(people) == 0 {
 		return
 	}
-	x := &throttle{PeopleMost: s.agents[people[0]].people}
+	x := &throttle{PeopleMost: of.agents[people[0]].people}
 	x.PerMinute = max(roundUp(peopleMargin*float64(x.PeopleMost)), leastThrottle)
 	if len(scanners) > 0 {
-		x.ScannerMost = s.agents[scanners[0]].scanner
+		x.ScannerMost = of.agents[scanners[0]].scanner
 		if x.PerMinute >= float64(x.ScannerMost) {
 			x.PerMinute = roundUp(leastMargin * float64(x.PeopleMost))
 		}
@@ -149,11 +149,11 @@ func (t *tunedSite) throttle(s *siteHistory, people, scanners []string) {
 	}
 	x.Margin = round3(x.PerMinute / float64(x.PeopleMost))
 	for _, key := range people {
-		if float64(s.agents[key].people) > x.PerMinute {
+		if float64(of.agents[key].people) > x.PerMinute {
 			x.PeopleReached++
 		}
 	}
-	t.Throttle = x
+	s.Throttle = x
 }
 
 // raise keeps a threshold, or raises it over what is usual.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -30,7 +31,7 @@ func follow(t *testing.T, ctx context.Context, base string) (code int, events <-
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := http.DefaultClient.Do(req) //nolint:bodyclose // whoever reads the events closes it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func TestLiveStreamTime(t *testing.T) {
 						t.Errorf("%d beats in %s", beats, took)
 					}
 				} else {
-					time.Sleep(time.Minute) // of the bubble
+					<-time.After(time.Minute) // of the bubble
 					n, _ := io.Copy(io.Discard, here)
 					if n != 0 {
 						t.Errorf("%d bytes were still to come after a minute", n)
@@ -204,7 +205,9 @@ func TestLiveStreamTime(t *testing.T) {
 				if err := s.Close(); err != nil {
 					t.Error(err)
 				}
-				<-done
+				if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+					t.Error(err)
+				}
 				_ = here.Close()
 			})
 		})
