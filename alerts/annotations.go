@@ -326,6 +326,21 @@ func adviceText(a *Alert) string {
 	return b.String()
 }
 
+// usualText says of what the usual rate is, or that none is known.
+func usualText(a *Alert) (of, unknown string) {
+	e := &a.Evidence
+	switch {
+	case !a.reads("head_storm"):
+	case !e.BaselineRatio.Known():
+		return "", "what is usual is not known: nothing was read from before"
+	case e.BaselineOfAll:
+		return " on all routes together", ""
+	case len(routesOf(e)) > 1: // the requests are those of all routes
+		return " on " + strings.ReplaceAll(e.Route, "%", "%%"), ""
+	}
+	return "", ""
+}
+
 // evidenceLines says what the alert rests on in at most ten lines.
 func evidenceLines(a *Alert) []string {
 	e := &a.Evidence
@@ -342,18 +357,7 @@ func evidenceLines(a *Alert) []string {
 		}
 		return fmt.Sprintf(format, write(n.Get()))
 	}
-	usual := ""
-	unknown := ""
-	if a.reads("head_storm") {
-		switch {
-		case !e.BaselineRatio.Known():
-			unknown = "what is usual is not known: nothing was read from before"
-		case e.BaselineOfAll:
-			usual = " on all routes together"
-		case len(routesOf(e)) > 1: // the requests are those of all routes
-			usual = " on " + strings.ReplaceAll(e.Route, "%", "%%")
-		}
-	}
+	usual, unknown := usualText(a)
 	add(num(e.Requests, "%s requests", short), num(e.RequestsPerMinute, "%s a minute", short),
 		num(e.BaselineRatio, "%s times what is usual"+usual, short), num(e.BaselinePerMinute, "usual are %s a minute", rate), unknown)
 	add(num(e.DistinctClients, "%s addresses", approx), num(e.RequestsPerClientPerMinute, "%s requests per address and minute", short),
