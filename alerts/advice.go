@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/squall-sre/squall/detectors"
 )
 
@@ -83,7 +85,7 @@ func adviseHead(f *facts) []option {
 	}
 	why = sentence(why, f.small(e))
 	waf := Advice{Layer: layerWAF, Verify: verify, Snippet: wafHead(routes...),
-		Text: "answer HEAD by method and path, whatever its address and agent; answers must look identical to nginx's and the application's. " + why}
+		Text: "answer HEAD by method and path, whatever its address and agent, by a rule whose Priority is free in the web ACL; answers must look identical to nginx's and the application's. " + why}
 	nginx := Advice{Layer: layerNginx, Verify: verify, Snippet: nginxHead(routes...),
 		Text: "where there is no such layer, answer HEAD in nginx before PHP exists; answers must look identical. " + why}
 	options := []option{
@@ -151,9 +153,14 @@ func nginxThrottle(usual float64) string {
 		"server {\n    limit_req zone=agent burst=50 nodelay;\n    limit_req_status 429;\n    # what the server has now\n}", limit)
 }
 
+const nothingToDo = "nothing to do"
+
+// NothingToDo tells that an advice is to leave things as they are.
+func NothingToDo(a *Advice) bool { return strings.HasPrefix(a.Text, nothingToDo) }
+
 func adviseNothing(f *facts) []option {
 	return []option{{Advice{Layer: layerNginx, Text: fmt.Sprintf(
-		"nothing to do: %s is answered before the origin (%s of %s requests reached an upstream)", f.storm(),
+		nothingToDo+": %s is answered before the origin (%s of %s requests reached an upstream)", f.storm(),
 		percent(f.head.ReachedUpstreamRatio.Get()), short(f.head.Requests.Get()))}, nil}}
 }
 
@@ -318,7 +325,7 @@ func adviseCostly(f *facts) []option {
 		options = append(options, option{Advice{
 			Layer: layerNginx,
 			Text:  "until then let it use only a part of the pool: a limit of concurrent requests for the route, not for each address. " + why,
-			Snippet: "limit_conn_zone $server_name zone=costly:1m;\n" +
+			Snippet: "# in http\nlimit_conn_zone $server_name:$server_port zone=costly:1m;   # never empty: an empty key is not counted\n# in server\n" +
 				"location ~ " + pattern + " {\n    limit_conn costly 10;   # under half of the pool\n    # what the location has now\n}",
 			Verify: "busy workers must stay below the pool while the route is slow",
 		}, f.covering("route_concurrency_limit")})
@@ -393,20 +400,42 @@ func wafHead(routes ...string) string {
 	case 0:
 		return ""
 	case 1:
-		return fmt.Sprintf(wafRule, matches[0])
+		return wafNamed(routes[0], 1, matches[0])
 	}
-	return fmt.Sprintf(wafRule, `{"OrStatement": {"Statements": [`+"\n   "+strings.Join(matches, ",\n   ")+"]}}")
+	return wafNamed(routes[0], len(matches), `{"OrStatement": {"Statements": [`+"\n   "+strings.Join(matches, ",\n   ")+"]}}")
 }
+
+// wafNamed gives a rule a name of its own, and a priority that other rules of squall do not have: in a web ACL both
+// must be unique.
+func wafNamed(route string, routes int, match string) string {
+	name := "squall-head-" + strings.Trim(notInName.ReplaceAllString(route, "-"), "-")
+	name = strings.Trim(name[:min(len(name), 100)], "-")
+	if routes > 1 {
+		name += fmt.Sprintf("-and-%d-more", routes-1)
+	}
+	return fmt.Sprintf(wafRule, name, 100+xxhash.Sum64String(name+match)%9000, match, name)
+}
+
+// notInName is what a name of AWS WAF cannot hold.
+var notInName = regexp.MustCompile(`[^A-Za-z0-9_]+`)
+
+// HeadSnippets are one rule for AWS WAF, and one configuration of nginx, that answer HEAD on several routes.
+func HeadSnippets(routes ...string) (waf, nginx string) {
+	return wafHead(routes...), nginxHead(routes...)
+}
+
+// AnswersHead tells whether a class's rule is the one by which its HEADs are to be answered before the origin.
+func AnswersHead(rule string) bool { return rule == ruleHead }
 
 const wafMatch = `{"RegexMatchStatement": {"RegexString": %s, "FieldToMatch": {"UriPath": {}},
    "TextTransformations": [{"Priority": 0, "Type": "NONE"}]}}`
 
 // wafRule is the rule as AWS WAF's console takes it. A block with status 200 and no body is the answer that a HEAD
 // expects.
-const wafRule = `{"Name": "squall-head", "Priority": 0,
+const wafRule = `{"Name": %q, "Priority": %d,
  "Action": {"Block": {"CustomResponse": {"ResponseCode": 200}}},
  "Statement": {"AndStatement": {"Statements": [
   {"ByteMatchStatement": {"SearchString": "HEAD", "FieldToMatch": {"Method": {}},
    "PositionalConstraint": "EXACTLY", "TextTransformations": [{"Priority": 0, "Type": "NONE"}]}},
   %s]}},
- "VisibilityConfig": {"SampledRequestsEnabled": true, "CloudWatchMetricsEnabled": true, "MetricName": "squall-head"}}`
+ "VisibilityConfig": {"SampledRequestsEnabled": true, "CloudWatchMetricsEnabled": true, "MetricName": %q}}`

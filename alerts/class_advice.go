@@ -17,6 +17,9 @@ type ClassAdvice struct {
 	Advice []Advice // the best layer first; none: the class itself needs nothing
 }
 
+// ruleHead is the rule of HEADs that the origin should never see.
+const ruleHead = "HEAD that reaches the origin"
+
 // Shares that a class must have before it is worth an advice of its own.
 const (
 	minorShare   = 0.1  // of the worker-seconds: below it a class waits for the others
@@ -35,7 +38,7 @@ var classRules = []struct {
 }{
 	{"the site's own host", func(c *classFacts) bool { return c.Origin == pipeline.Own }, adviseSelf},
 	{"HEAD that is answered before the origin", func(c *classFacts) bool { return c.Method == "HEAD" && c.answered() }, adviseNothing},
-	{"HEAD that reaches the origin", func(c *classFacts) bool { return c.Method == "HEAD" && (c.heavy() || c.frequent()) }, adviseHead},
+	{ruleHead, func(c *classFacts) bool { return c.Method == "HEAD" && (c.heavy() || c.frequent()) }, adviseHead},
 	{"static file that a limiter refuses", func(c *classFacts) bool { return c.static() && c.Evidence.Limited.Get() > 0 }, adviseStaticLimit},
 	{"the origin had workers left", func(c *classFacts) bool { return c.calm() }, nil},
 	{"small: it waits behind the others", func(c *classFacts) bool { return !c.heavy() }, nil},

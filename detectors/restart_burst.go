@@ -181,6 +181,16 @@ func restarts(events []pipeline.Event) []*restart {
 	return found
 }
 
+// RestartTimes gives the times, in ns, of the restarts that events tell of, each once, in order.
+func RestartTimes(events []pipeline.Event) []int64 {
+	var out []int64
+	for _, r := range restarts(events) {
+		out = append(out, r.at)
+	}
+	slices.Sort(out)
+	return out
+}
+
 // restartsOf joins what was told of one container: an end of the container belongs to the last decision before
 // it that no other end took.
 func restartsOf(namespace, pod, name string, events []*pipeline.Event) []*restart {

@@ -84,5 +84,8 @@ func (c *Class) answer() string {
 		}
 		return c.Rule
 	}
+	if alerts.NothingToDo(&c.Advice[0]) {
+		return "answered already"
+	}
 	return layerText(c.Answer)
 }

@@ -85,6 +85,9 @@ type drawing struct {
 	detected  []Detection
 	shaded    []Detection // spans of time that are marked: incidents
 	silent    []Between
+	gaps      []Gap         // where lines are missing
+	marks     []alerts.Mark // what was noted
+	restarts  *Restarts
 	id, title string
 }
 
@@ -95,9 +98,14 @@ func draw(d drawing) template.HTML {
 		return ""
 	}
 	lanes := lanesOf(d)
+	marks := d.marked()
 	c.y = 16
+	restarted := restartColumns(d.restarts, c.cols, d.to)
 	panels := 4
-	height := c.y + float64(panels)*(panelHeight+panelGap) + float64(len(lanes))*laneHeight + 24
+	if restarted != nil {
+		panels++
+	}
+	height := c.y + float64(panels)*(panelHeight+panelGap) + float64(len(lanes))*laneHeight + float64(len(marks))*laneHeight + 24
 	fmt.Fprintf(c, `<svg role="img" aria-labelledby="%s-t %s-d" viewBox="0 0 %d %.0f" xmlns="http://www.w3.org/2000/svg">`, d.id, d.id, chartWidth, height)
 	fmt.Fprintf(c, `<title id="%s-t">%s</title><desc id="%s-d">%s</desc>`, d.id, escaped(d.title), d.id, escaped(c.describe(d.series)))
 	for _, s := range d.shaded {
@@ -108,12 +116,24 @@ func draw(d drawing) template.HTML {
 			c.shade("gap", from, to, height-24)
 		}
 	}
+	for _, g := range d.gaps {
+		c.gap(g, height-24)
+	}
+	for _, m := range marks {
+		c.rule(m, height-24)
+	}
 	c.requests()
 	c.p99()
 	c.workers(d.series.Pool)
 	c.errors()
+	if restarted != nil {
+		c.restarts(restarted)
+	}
 	for _, l := range lanes {
 		c.lane(l)
+	}
+	for _, m := range marks {
+		c.mark(m)
 	}
 	c.axis()
 	c.WriteString("</svg>")

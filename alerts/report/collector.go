@@ -3,12 +3,14 @@ package report
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/detectors"
+	"github.com/squall-sre/squall/pipeline"
 )
 
 // Config is what a Collector needs.
@@ -22,12 +24,19 @@ const (
 	maxAlerts     = 500
 	maxSpans      = 200
 	maxDetections = 1000
+	maxRestarts   = 20_000
+	finePanes     = 1080 // of the panes before an incident's end: three hours
 )
 
 // A Collector gathers what a report tells, pane by pane. It is used from one goroutine. Its memory is bounded: by the
 // points of the timelines, and by how many alerts, spans and detections it keeps.
 type Collector struct {
+	pane     int64
 	lines    *timelines
+	fine     *timelines // of the last hours, not coarsened
+	windows  map[string]*Series
+	joins    *joins
+	restarts []pipeline.Event
 	alerts   map[string]*alerts.Alert // by alertKey: the last state
 	spans    []detectors.Span
 	episodes []Detection
@@ -39,7 +48,10 @@ type Collector struct {
 // New makes a Collector.
 func New(cfg Config) *Collector {
 	points := cmp.Or(cfg.Points, seriesPoints)
-	return &Collector{lines: newTimelines(cfg.Pane, points), alerts: map[string]*alerts.Alert{}, open: map[string]int{}}
+	return &Collector{
+		pane: int64(cfg.Pane), lines: newTimelines(cfg.Pane, points), fine: newTimelines(cfg.Pane, math.MaxInt), windows: map[string]*Series{},
+		joins: &joins{step: int64(cfg.Pane), sites: map[string]*joined{}}, alerts: map[string]*alerts.Alert{}, open: map[string]int{},
+	}
 }
 
 func alertKey(a *alerts.Alert) string {
@@ -53,6 +65,16 @@ func (c *Collector) Observe(res *detectors.Result, transitions []alerts.Alert) {
 	}
 	c.to = max(c.to, res.Pane.End)
 	c.lines.observe(res)
+	if res.Pane.Start > c.fine.to+finePanes*c.pane { // a hole: what was before it is over
+		c.fine = newTimelines(time.Duration(c.pane), math.MaxInt)
+	}
+	c.fine.observe(res)
+	c.fine.forget(finePanes)
+	for i := range res.Pane.Events {
+		if e := &res.Pane.Events[i]; (e.Kind == pipeline.ContainerRestart || e.Kind == pipeline.LivenessRestart) && len(c.restarts) < maxRestarts {
+			c.restarts = append(c.restarts, *e)
+		}
+	}
 	for i := range res.Changes {
 		c.episode(&res.Changes[i])
 	}
@@ -85,8 +107,14 @@ func (c *Collector) keep(spans []detectors.Span) {
 			continue
 		}
 		c.spans = append(c.spans, s)
+		if line := c.fine.sites[s.Site]; line != nil && c.lines.step > c.pane {
+			x := line.series(s.Site, c.pane, s.Pool.Workers).between(Time(s.From)-Time(5*time.Minute), Time(s.To)+Time(time.Minute))
+			c.windows[windowKey(s.Site, s.From)] = &x
+		}
 	}
 }
+
+func windowKey(site string, from int64) string { return site + alerts.Stamp(from) }
 
 // episode notes when a detection began or was over.
 func (c *Collector) episode(d *detectors.Detection) {
@@ -126,7 +154,10 @@ type Rest struct {
 	Open     []detectors.Span
 	Pool     func(site string) detectors.Pool
 	Input    Input
-	Settings string // in effect, as YAML, without secrets
+	Settings string         // in effect, as YAML, without secrets
+	Ledger   []alerts.Entry // the incidents of the replay
+	Earlier  []alerts.Entry // those that are known from before
+	Marks    []alerts.Mark  // by time
 }
 
 // Report makes the report. The Collector is not to be used any more.
@@ -138,9 +169,10 @@ func (c *Collector) Report(rest Rest) *Report {
 	}
 	r := &Report{
 		Schema: Schema, From: Time(c.from), To: Time(c.to), Input: rest.Input, Settings: rest.Settings,
-		Sites: c.lines.series(rest.Pool), Detected: c.episodes, Dropped: c.dropped,
+		Sites: c.lines.series(rest.Pool), Detected: c.episodes, Dropped: c.dropped, Layers: c.joins.layers(), Restarts: c.restarted(), Marks: rest.Marks,
 	}
 	r.Incidents = c.incidents()
+	r.remember(rest.Ledger, rest.Earlier)
 	r.verdict()
 	r.missing()
 	r.next()
@@ -214,7 +246,9 @@ func (c *Collector) incident(group []*alerts.Alert) Incident {
 	for i := range c.spans {
 		s := &c.spans[i]
 		if slices.Contains(in.Sites, s.Site) && s.From < int64(in.To) && s.To > int64(in.From) {
-			in.Windows = append(in.Windows, window(s, in.Alerts))
+			w := window(s, in.Alerts)
+			w.Series = c.windows[windowKey(s.Site, s.From)]
+			in.Windows = append(in.Windows, w)
 			in.From, in.To = min(in.From, Time(s.From)), max(in.To, Time(s.To))
 		}
 	}

@@ -21,7 +21,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"visible": alerts.Escape, "code": lines, "number": number, "percent": share, "interval": interval,
 	"span": span, "layer": layerText, "columns": func() []string { return classColumns }, "methods": func() []string { return methods[:] },
 	"because": func(m Member) string { return because(&m) }, "silences": silences, "words": func(s string) string { return strings.ReplaceAll(s, "_", " ") },
-	"clock": clock, "count": func(n uint64) string { return alerts.Number(float64(n)) },
+	"clock": clock, "lines": (*alerts.Comparison).Lines, "at": func(t alerts.Instant) string { return clock(Time(t)) }, "count": func(n uint64) string { return alerts.Number(float64(n)) },
 }).Parse(pageText))
 
 // lines is alerts.Escape for our own text of several lines: the line ends stay.
@@ -106,7 +106,7 @@ func (r *Report) concerns(site string) bool {
 
 func (r *Report) picture(s *Series, id string, from, to Time, shaded []Detection) picture {
 	title := "Timeline of " + s.Site + " " + span(from, to)
-	d := drawing{series: s, from: from, to: to, detected: r.Detected, shaded: shaded, id: id, title: title}
+	d := drawing{series: s, from: from, to: to, detected: r.Detected, shaded: shaded, id: id, title: title, gaps: r.Input.Gaps, marks: r.Marks, restarts: r.Restarts}
 	for _, source := range r.Input.Sources {
 		d.silent = append(d.silent, source.Silent...)
 	}
@@ -125,7 +125,11 @@ func (r *Report) incidentView(i int) incidentView {
 		for k := range r.Sites {
 			if r.Sites[k].Site == w.Site {
 				from, to := pad(w.From, w.To, r)
-				x.Zoom = r.picture(&r.Sites[k], fmt.Sprintf("z%d-%d", i, j), from, to, []Detection{{From: w.From, To: w.To}})
+				series := &r.Sites[k]
+				if w.Series != nil && w.Series.Len() > 0 { // pane by pane
+					series, from, to = w.Series, max(from, w.Series.Start), min(to, w.Series.At(w.Series.Len()))
+				}
+				x.Zoom = r.picture(series, fmt.Sprintf("z%d-%d", i, j), from, to, []Detection{{From: w.From, To: w.To}})
 			}
 		}
 		v.Windows = append(v.Windows, x)

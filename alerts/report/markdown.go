@@ -23,6 +23,10 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	if r.Verdict.Cause != "" {
 		m.line("**Cause:** %s\n", plain(r.Verdict.Cause))
 	}
+	for _, x := range r.Marks {
+		m.line("- noted %s: %s", x.At, plain(x.Text))
+	}
+	m.layers(r.Layers)
 	for i := range r.Incidents {
 		m.incident(i+1, &r.Incidents[i])
 	}
@@ -79,6 +83,13 @@ func (m markdown) incident(n int, in *Incident) {
 		m.line("- %s %s on %s%s", x.Onset, x.Detector, plain(x.About), plain(because(&x)))
 	}
 	m.line("")
+	if in.Compared != nil {
+		m.line("**The last fix** (against `%s`):\n", code(in.Compared.Earlier))
+		for _, line := range in.Compared.Lines() {
+			m.line("- %s", plain(line))
+		}
+		m.line("")
+	}
 	for _, a := range in.Apart {
 		m.line("Not merged with `%s`: %s\n", code(a.ID), plain(a.Because))
 	}
@@ -87,6 +98,16 @@ func (m markdown) incident(n int, in *Incident) {
 	}
 	for i := range in.Alerts {
 		m.alert(&in.Alerts[i])
+	}
+}
+
+func (m markdown) layers(list []Layers) {
+	for i := range list {
+		m.line("## Edge and origin of %s\n", plain(list[i].Site))
+		for _, s := range list[i].Says {
+			m.line("- %s", plain(s))
+		}
+		m.line("")
 	}
 }
 
@@ -126,12 +147,12 @@ func (m markdown) window(w *Window) {
 	for _, p := range w.Dashboards {
 		m.line("- %s: %s%s", p.Name, plain(p.Showed), green(&p))
 	}
-	m.line("\nTimeouts: %s\n", strings.ReplaceAll(w.Timeouts.Verdict, "_", " "))
+	m.line("\nTimeouts, as durations tell: %s\n", strings.ReplaceAll(w.Timeouts.Verdict, "_", " "))
 	for _, f := range w.Timeouts.Found {
 		m.line("- %s: %s s (%s)", f.Layer, f.Seconds, f.From)
 	}
 	for _, s := range w.Timeouts.Faults {
-		m.line("- fault: %s", s)
+		m.line("- out of order: %s", s)
 	}
 	for _, s := range w.Timeouts.Suspected {
 		m.line("- %s", s)

@@ -17,18 +17,23 @@ const Schema = 1
 // A Report is all that there is to say of a replay. Times are event time; numbers are exact unless a name or a flag says
 // otherwise, and what is not known is absent or null.
 type Report struct {
-	Schema    int         `json:"schema"`
-	Verdict   Verdict     `json:"verdict"`
-	From      Time        `json:"from"`
-	To        Time        `json:"to"`
-	Input     Input       `json:"input"`
-	Incidents []Incident  `json:"incidents"` // the worst first
-	Sites     []Series    `json:"sites"`     // with an incident first, then by requests
-	Detected  []Detection `json:"detections"`
-	Dropped   int         `json:"dropped,omitempty"` // alerts, spans and detections over the limit
-	Missing   []string    `json:"missing,omitempty"` // that would be needed to say more
-	Next      []Command   `json:"next_commands,omitempty"`
-	Settings  string      `json:"settings,omitempty"` // in effect, as YAML, without secrets
+	Schema    int                 `json:"schema"`
+	Verdict   Verdict             `json:"verdict"`
+	From      Time                `json:"from"`
+	To        Time                `json:"to"`
+	Input     Input               `json:"input"`
+	Incidents []Incident          `json:"incidents"` // the worst first
+	Sites     []Series            `json:"sites"`     // with an incident first, then by requests
+	Layers    []Layers            `json:"layers,omitempty"`
+	Restarts  *Restarts           `json:"restarts,omitempty"`    // of containers; absent: no log tells of any
+	Ledger    []alerts.Entry      `json:"ledger"`                // the incidents as squall incidents compare reads them; where there is none, the busiest site
+	Compared  []alerts.Comparison `json:"compared,omitempty"`    // with the last incident of the same kind that is known
+	Marks     []alerts.Mark       `json:"annotations,omitempty"` // that were noted, by time
+	Detected  []Detection         `json:"detections"`
+	Dropped   int                 `json:"dropped,omitempty"` // alerts, spans and detections over the limit
+	Missing   []string            `json:"missing,omitempty"` // that would be needed to say more
+	Next      []Command           `json:"next_commands,omitempty"`
+	Settings  string              `json:"settings,omitempty"` // in effect, as YAML, without secrets
 }
 
 // An Outcome is the kind of a Verdict.
@@ -89,16 +94,17 @@ type Gap struct {
 
 // An Incident is what belongs together: alerts, the detections they come from, and the requests of that time.
 type Incident struct {
-	ID       string          `json:"id"`
-	From     Time            `json:"from"`
-	To       Time            `json:"to"`      // of the last alert's end, or where the log ends
-	Ongoing  bool            `json:"ongoing"` // it was not over when the log ended
-	Severity alerts.Severity `json:"severity"`
-	Sites    []string        `json:"sites"`
-	Members  []Member        `json:"members"`
-	Apart    []alerts.Apart  `json:"apart,omitempty"`
-	Alerts   []Alert         `json:"alerts"`
-	Windows  []Window        `json:"windows"`
+	ID       string             `json:"id"`
+	From     Time               `json:"from"`
+	To       Time               `json:"to"`      // of the last alert's end, or where the log ends
+	Ongoing  bool               `json:"ongoing"` // it was not over when the log ended
+	Severity alerts.Severity    `json:"severity"`
+	Sites    []string           `json:"sites"`
+	Members  []Member           `json:"members"`
+	Apart    []alerts.Apart     `json:"apart,omitempty"`
+	Alerts   []Alert            `json:"alerts"`
+	Windows  []Window           `json:"windows"`
+	Compared *alerts.Comparison `json:"compared,omitempty"` // with the last one of its kind; absent: none is known
 }
 
 // A Member is one detection of an incident.
@@ -137,6 +143,7 @@ type Window struct {
 	Left       int                `json:"classes_not_listed,omitempty"`
 	Dashboards []Panel            `json:"dashboards"`
 	Timeouts   Timeouts           `json:"timeouts"`
+	Series     *Series            `json:"series,omitempty"` // pane by pane, where the whole timeline is coarser
 }
 
 // A Class is a row of the table of requests that pinned the origin.
@@ -185,6 +192,13 @@ type Detection struct {
 	To       Time          `json:"to"`
 	Peak     detectors.Num `json:"peak"`
 	Limit    detectors.Num `json:"threshold"`
+}
+
+// Restarts counts the restarts of containers by step.
+type Restarts struct {
+	Start  Time     `json:"start"`
+	Step   float64  `json:"step_seconds"`
+	Counts []uint64 `json:"restarts"`
 }
 
 // A Command is what to look at next.

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/detectors"
 	"github.com/squall-sre/squall/detectors/pane"
+	"github.com/squall-sre/squall/pipeline"
 )
 
 const ten = int64(10 * time.Second)
@@ -106,8 +108,8 @@ func TestVerdicts(t *testing.T) {
 		want Outcome
 		says string
 	}{
-		{"no alert", nil, Calm, "Nothing hurt anybody"},
-		{"noted", []alerts.Alert{alert(alerts.Info, alerts.Proven)}, Calm, "Nothing hurt anybody"},
+		{"no alert", nil, Calm, "No client is known to be hurt"},
+		{"noted", []alerts.Alert{alert(alerts.Info, alerts.Proven)}, Calm, "No client is known to be hurt"},
 		{"a warning", []alerts.Alert{alert(alerts.Warning, alerts.Proven)}, Noted, "Nothing paged"},
 		{"a page", []alerts.Alert{alert(alerts.Page, alerts.Probable)}, Hurt, "Something hurt a.example on 2026-05-28 from 20:26:50"},
 		{"undetermined", []alerts.Alert{alert(alerts.Page, alerts.Undetermined)}, Undetermined, "by what is undetermined"},
@@ -183,5 +185,85 @@ func TestMarkdownIsText(t *testing.T) {
 		if got := plain(in); got != want {
 			t.Errorf("%q is written as %q, not as %q", in, got, want)
 		}
+	}
+}
+
+// TestChartsShowWhatIsBesideRequests: annotations, lost lines and restarts stand on the timeline, escaped, and a window of a
+// day is drawn pane by pane.
+func TestChartsShowWhatIsBesideRequests(t *testing.T) {
+	site := detectors.Labels{{Name: "site", Value: "a.example"}}
+	c := New(Config{Pane: 10 * time.Second, Points: 100})
+	const last = 3000
+	for n := range int64(last) {
+		res := closed(n, "a.example")
+		var told []alerts.Alert
+		if n == 2500 {
+			told = []alerts.Alert{{Name: "X", State: alerts.Firing, Severity: alerts.Page, Labels: site, StartsAt: res.Pane.Start, At: res.At}}
+		}
+		if n == 2510 {
+			ended := told
+			ended = append(ended, alerts.Alert{Name: "X", State: alerts.Resolved, Severity: alerts.Page, Labels: site, StartsAt: closed(2500).Pane.Start, EndsAt: res.At, At: res.At})
+			told = ended
+			res.Spans = []detectors.Span{{Site: "a.example", From: closed(2500).Pane.Start, To: res.At}}
+			for i := range 3 {
+				e := pipeline.Event{Kind: pipeline.ContainerRestart, Time: res.Pane.Start, Namespace: "x", Pod: fmt.Sprintf("p%d", i), FinishedAt: res.Pane.Start}
+				res.Pane.Events = append(res.Pane.Events, e, e)
+			}
+		}
+		c.Observe(res, told)
+	}
+	at := closed(2505).Pane.Start
+	mark := alerts.Mark{At: alerts.Instant(at), Text: "rule <b>live</b>\u202e"}
+	r := c.Report(Rest{
+		Pool:  func(string) detectors.Pool { return detectors.Pool{Workers: 25} },
+		Input: Input{Parsed: 1, Gaps: []Gap{{Source: "access.log", At: alerts.Stamp(at), Reason: "rotated"}}}, Marks: []alerts.Mark{mark},
+	})
+	if r.Restarts == nil || len(r.Restarts.Counts) != 1 || r.Restarts.Counts[0] != 3 {
+		t.Errorf("restarts: %+v", r.Restarts)
+	}
+	w := r.Incidents[0].Windows[0]
+	if w.Series == nil || w.Series.Step != 10 || r.Sites[0].Step <= 10 || w.Series.Len() < 40 || w.Series.Requests["GET"][5] != 60 {
+		t.Errorf("the window's timeline: %+v", w.Series)
+	}
+	var page bytes.Buffer
+	if err := r.WriteHTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`class="mark"`, `class="lost"`, "Containers restarted", `class="bar"`, "rule &lt;b&gt;live&lt;/b&gt;"} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("the page does not hold %s", want)
+		}
+	}
+	if strings.ContainsAny(page.String(), "\u202e") || strings.Contains(page.String(), "<b>live") {
+		t.Error("an annotation is more than text")
+	}
+}
+
+// TestClocksDoNotHangOnOrder: the same requests in another order give the same offset.
+func TestClocksDoNotHangOnOrder(t *testing.T) {
+	var records []pipeline.Record
+	for i := range 5000 {
+		at := int64(i) * int64(time.Second)
+		records = append(records, pipeline.Record{Method: []byte("GET"), Path: fmt.Appendf(nil, "/p/%d", i%4000), Route: "/p/{int}", Site: "a.example", Start: at, End: at + 1, Reached: pipeline.Yes})
+	}
+	var got [2][]Layers
+	for n := range got {
+		c := New(Config{Pane: 10 * time.Second})
+		for i := range records {
+			r := records[i]
+			if n == 1 {
+				r = records[len(records)-1-i]
+			}
+			c.Record(false, &r)
+			r.Start, r.End = r.Start+3*int64(time.Second), r.End+3*int64(time.Second)
+			c.Record(true, &r)
+		}
+		got[n] = finish(c).Layers
+	}
+	if x := got[0]; len(x) != 1 || x[0].Clock.Offset.Get() != 3 || x[0].Clock.Pairs < 500 || !strings.Contains(strings.Join(x[0].Says, " "), "3 s ahead") {
+		t.Errorf("%+v", x)
+	}
+	if !reflect.DeepEqual(got[0], got[1]) {
+		t.Errorf("in another order: %+v", got[1])
 	}
 }

@@ -253,3 +253,68 @@ func (s *Series) Len() int { return len(s.Abandoned) }
 
 // At is when a step begins.
 func (s *Series) At(i int) Time { return s.Start + Time(float64(i)*s.Step*1e9) }
+
+// between is the part of a timeline that touches [from, to).
+func (s Series) between(from, to Time) Series {
+	first, last := s.Len(), 0
+	for i := range s.Len() {
+		if at := s.At(i); at+Time(s.Step*1e9) > from && at < to {
+			first, last = min(first, i), i+1
+		}
+	}
+	if first >= last {
+		return Series{Site: s.Site, Start: from, Step: s.Step, Pool: s.Pool}
+	}
+	out := s
+	out.Start, out.Requests = s.At(first), map[string][]uint64{}
+	for m, list := range s.Requests {
+		out.Requests[m] = list[first:last]
+	}
+	out.Abandoned, out.Errors, out.Limited = s.Abandoned[first:last], s.Errors[first:last], s.Limited[first:last]
+	out.P99, out.Censored = s.P99[first:last], s.Censored[first:last]
+	out.BusyLower, out.BusyUpper = s.BusyLower[first:last], s.BusyUpper[first:last]
+	out.Total = 0
+	for _, list := range out.Requests {
+		for _, n := range list {
+			out.Total += n
+		}
+	}
+	return out
+}
+
+// forget drops all points but those of the last panes, and sites that have none of those.
+func (t *timelines) forget(panes int) {
+	since := t.to - int64(panes)*t.step
+	for name, line := range t.sites {
+		n := int((since - line.first) / t.step)
+		switch {
+		case n <= panes/8 && n <= len(line.points): // now and then is enough
+		case n >= len(line.points):
+			delete(t.sites, name)
+		default:
+			line.points = slices.Clone(line.points[n:])
+			line.first += int64(n) * t.step
+		}
+	}
+}
+
+// restarted counts the restarts of containers in the steps of the timelines.
+func (c *Collector) restarted() *Restarts {
+	times := detectors.RestartTimes(c.restarts)
+	if len(times) == 0 {
+		return nil
+	}
+	step := c.lines.step
+	r := &Restarts{Start: Time(times[0] - mod(times[0], step)), Step: float64(step) / 1e9}
+	for _, at := range times {
+		i := int((at - int64(r.Start)) / step)
+		if i >= 2*seriesPoints {
+			break // a container that ended long before, or will
+		}
+		for len(r.Counts) <= i {
+			r.Counts = append(r.Counts, 0)
+		}
+		r.Counts[i]++
+	}
+	return r
+}

@@ -36,13 +36,13 @@ func timeouts(s *detectors.Span, of []Alert) Timeouts {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Seconds, b.Seconds))
 	}) {
 		n := float64(p.Count)
-		found := Timeout{Layer: layerUnknown, Seconds: round(p.Seconds), Requests: p.Count, From: "many requests ended there; by what, the log does not tell"}
+		found := Timeout{Layer: layerUnknown, Seconds: round(p.Seconds), Requests: p.Count, From: "many requests ended there; by whose timeout the log does not tell"}
 		switch abandons, gateways := n <= 1.1*left, n <= 1.1*gateway; {
 		case abandons && !gateways:
-			found.Layer, found.From = layerClient, "as many requests as clients gave up ended there"
+			found.Layer, found.From = layerClient, "inferred: about as many requests ended there as clients gave up, consistent with their own timeout or their CDN's"
 			left -= min(n, left)
 		case gateways && !abandons:
-			found.Layer, found.From = layerProxy, "as many requests as were answered 504 ended there"
+			found.Layer, found.From = layerProxy, "inferred: about as many requests ended there as were answered 504, consistent with the proxy's timeout"
 			gateway -= n
 		}
 		t.Found = append(t.Found, found)
@@ -74,7 +74,7 @@ func (t *Timeouts) worker(s *detectors.Span, of []Alert) {
 	if s.Pool.Reclaim > 0 {
 		t.Found = append(t.Found, Timeout{
 			Layer: layerWorker, Seconds: detectors.N(s.Pool.Reclaim.Seconds()), Assumed: true,
-			From: "pool.reclaim_timeout in effect; php-fpm's request_terminate_timeout may be another",
+			From: "assumed: pool.reclaim_timeout in effect; php-fpm's request_terminate_timeout may be another",
 		})
 	}
 }
@@ -107,7 +107,7 @@ func (t *Timeouts) lint() {
 			if in < out {
 				continue
 			}
-			fault := fmt.Sprintf("the %s lets go after %s s, the %s already after %s s: meanwhile a worker works for nobody",
+			fault := fmt.Sprintf("the %s seems to let go after %s s, the %s already after %s s: meanwhile a worker would work for nobody",
 				inner, alerts.Number(in), outer, alerts.Number(out))
 			if sure {
 				t.Faults = append(t.Faults, fault)

@@ -18,7 +18,7 @@ const pinning = 0.5
 func (r *Report) verdict() {
 	v := &r.Verdict
 	if len(r.Incidents) == 0 {
-		*v = Verdict{Outcome: Calm, Sentence: "Nothing hurt anybody: no alert fired" + r.span() + "." + r.halves()}
+		*v = Verdict{Outcome: Calm, Sentence: "No client is known to be hurt: no alert fired" + r.span() + "." + r.halves() + r.held()}
 		if r.Input.Parsed == 0 {
 			*v = Verdict{Outcome: Undetermined, Sentence: "Undetermined: no line was understood."}
 		}
@@ -28,6 +28,9 @@ func (r *Report) verdict() {
 	a := in.leading()
 	v.Incident, v.Proof, v.Cause = in.ID, a.Cause.Verdict, a.Cause.Text
 	v.Culprit, v.Fix = in.culprit(a)
+	if v.Fix != nil && alerts.NothingToDo(v.Fix) {
+		v.Fix = nil
+	}
 	for i := range a.Advice {
 		if x := &a.Advice[i]; v.Fix != nil && x.Text != v.Fix.Text && a.Cause.Verdict != alerts.Undetermined {
 			v.Others = append(v.Others, *x)
@@ -50,7 +53,7 @@ func (r *Report) verdict() {
 	default:
 		v.Outcome = Hurt
 	}
-	v.Sentence = in.sentence(v, a)
+	v.Sentence = in.sentence(v, a) + r.held()
 	if more := len(r.Incidents) - 1; more > 0 {
 		v.Sentence += fmt.Sprintf(" There are %d more incidents below.", more)
 		if more == 1 {
@@ -212,8 +215,12 @@ func (in *Incident) sentence(v *Verdict, a *Alert) string {
 	when := " " + span(in.From, in.To)
 	pinned := in.pinned()
 	switch {
+	case v.Outcome == Calm && in.inFront():
+		fmt.Fprintf(&b, "No client is known to be hurt: what %s told of on %s%s was answered before the origin", a.Name, in.Where(), when)
 	case v.Outcome == Calm:
-		fmt.Fprintf(&b, "Nothing hurt anybody: %s on %s%s was only noted", a.Name, in.Where(), when)
+		fmt.Fprintf(&b, "No client is known to be hurt: %s on %s%s was only noted", a.Name, in.Where(), when)
+	case v.Outcome == Noted && in.inFront():
+		fmt.Fprintf(&b, "Nothing paged, and what came on %s%s did not reach the origin: %s", in.Where(), when, firstPart(a.Cause.Text))
 	case v.Outcome == Noted:
 		fmt.Fprintf(&b, "Nothing paged, but something is wrong on %s%s: %s%s", in.Where(), when, firstPart(a.Cause.Text), in.failed())
 	case v.Outcome == Undetermined:
@@ -230,6 +237,20 @@ func (in *Incident) sentence(v *Verdict, a *Alert) string {
 		fmt.Fprintf(&b, "; %s should answer it", layerText(v.Fix.Layer))
 	}
 	return b.String() + "."
+}
+
+// inFront tells that what an incident is about was answered before the origin: each of its requests that a log tells of.
+func (in *Incident) inFront() bool {
+	known := false
+	for i := range in.Alerts {
+		switch r := in.Alerts[i].Evidence.ReachedUpstreamRatio; {
+		case r.Get() >= 0.05:
+			return false
+		case r.Known():
+			known = true
+		}
+	}
+	return known && len(in.pinned()) == 0
 }
 
 // failed tells how many requests of the incident were answered 5xx.

@@ -22,9 +22,36 @@ func window(s *detectors.Span, of []Alert) Window {
 		}
 		w.Classes = append(w.Classes, row)
 	}
+	oneRule(w.Classes)
 	w.Dashboards = dashboards(s)
 	w.Timeouts = timeouts(s, of)
 	return w
+}
+
+// oneRule gives the classes whose HEADs are to be answered in front one rule: two that differ in a path only are one in a
+// firewall, and one location after the other in nginx.
+func oneRule(classes []Class) {
+	var routes []string
+	var of []*Class
+	for i := range classes {
+		if c := &classes[i]; alerts.AnswersHead(c.Rule) {
+			routes, of = append(routes, c.Route), append(of, c)
+		}
+	}
+	if len(of) < 2 {
+		return
+	}
+	waf, nginx := alerts.HeadSnippets(routes...)
+	for _, c := range of {
+		for j := range c.Advice {
+			switch a := &c.Advice[j]; a.Layer {
+			case "waf":
+				a.Snippet = waf
+			case "nginx":
+				a.Snippet = nginx
+			}
+		}
+	}
 }
 
 // dashboards says what the panels that most teams watch showed meanwhile.

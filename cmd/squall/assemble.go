@@ -147,15 +147,18 @@ func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error)
 	if err != nil {
 		return nil, err
 	}
+	siteOf := func(site string) alerts.Site { return sites[site] }
 	manager, err := alerts.NewManager(alerts.Config{
 		Rules: c.ConfiguredRules(), SiteRules: c.SiteRules(), Suppressors: c.Suppressors(), Campaigns: c.Calendar(),
 		Detectors: detectors.Names(), Registerer: reg,
-		Sites: func(site string) alerts.Site { return sites[site] }, MinFiring: c.MinFiring, Grafana: c.Grafana.URL,
+		Sites: siteOf, MinFiring: c.MinFiring, Grafana: c.Grafana.URL,
 	})
 	if err != nil {
 		return nil, err
 	}
+	engine.TellSpans()
 	return &judge{
+		ledger: alerts.NewLedger(c.Pane, siteOf),
 		panes: pane.NewAssembler(pane.Config{
 			Pane: c.Pane, MaxOpen: maxOpen,
 			Reclaim: func(site string) time.Duration { return pool(site).Reclaim },

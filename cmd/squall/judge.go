@@ -24,6 +24,7 @@ type judge struct {
 	panes   *pane.Assembler
 	engine  *detectors.Engine
 	manager *alerts.Manager
+	ledger  *alerts.Ledger
 	store   pipeline.Store // nil: nothing is kept
 	label   string         // the metrics' source label for all inputs; "": each input has its own
 	metrics *judgeMetrics
@@ -37,6 +38,8 @@ type judge struct {
 	closed  int64                       // ns: the end of the last pane that was evaluated
 	total   tally
 
+	// watch is told of every record with the input that it is of, before it is counted; nil for nobody.
+	watch func(input string, r *pipeline.Record)
 	// settled is called after each evaluated pane, with what changed in it.
 	settled func(res *detectors.Result, transitions []alerts.Alert)
 }
@@ -157,6 +160,9 @@ func (j *judge) feed(w *pipeline.Work) {
 				continue // no line of this stream ever said when
 			}
 			j.total.see(it.Record.End)
+			if j.watch != nil {
+				j.watch(w.Input, &it.Record)
+			}
 			it.Late = j.panes.Add(src, &it.Record)
 		case pipeline.IsEvents:
 			for _, e := range it.Events {
@@ -368,6 +374,7 @@ func (j *judge) settle() {
 		}
 		j.total.listen(res)
 		transitions := j.manager.Evaluate(res)
+		j.ledger.Observe(res, transitions, slices.Concat(j.manager.Active(), j.manager.Suppressed()))
 		j.metrics.panes.Inc()
 		j.metrics.watermark.Set(float64(p.End) / 1e9)
 		if j.settled != nil {
@@ -383,6 +390,7 @@ type snapshot struct {
 	Engine  []byte
 	Alerts  []byte
 	Gaps    map[string]int64
+	Ledger  []byte // what it counts; its incidents are kept one by one
 }
 
 const snapshotVersion = 1
@@ -390,7 +398,8 @@ const snapshotVersion = 1
 func (j *judge) snapshot() (snapshot, error) {
 	engine, err := j.engine.Snapshot()
 	state, err2 := j.manager.Snapshot()
-	return snapshot{snapshotVersion, j.closed, engine, state, maps.Clone(j.gaps)}, errors.Join(err, err2)
+	counts, err3 := j.ledger.Snapshot()
+	return snapshot{snapshotVersion, j.closed, engine, state, maps.Clone(j.gaps), counts}, errors.Join(err, err2, err3)
 }
 
 // restore sets a new judge to a snapshot. It returns from when the lines have to be read again, in ns.
@@ -405,6 +414,7 @@ func (j *judge) restore(s snapshot) (from int64, err error) {
 		return 0, err
 	}
 	maps.Copy(j.gaps, s.Gaps)
+	j.ledger.Restore(s.Ledger)
 	return from, nil
 }
 

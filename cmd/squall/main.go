@@ -40,6 +40,8 @@ func newRootCommand() *cobra.Command {
 		newReplayCommand(),
 		newParseCommand(),
 		newExplainCommand(),
+		newIncidentsCommand(),
+		newAnnotateCommand(),
 		newCheckCommand(families()),
 		newTuneCommand(),
 		newSimulateCommand(),

@@ -58,6 +58,8 @@ func newReplayCommand() *cobra.Command {
 	f.StringVar(&o.report.html, "html", "", "write the incident report to `FILE`, as one page that needs nothing else (- for standard output)")
 	f.StringVar(&o.report.markdown, "markdown", "", "write the incident report to `FILE`, for a ticket")
 	f.StringVar(&o.report.json, "report-json", "", "write the incident report to `FILE`, as JSON")
+	f.StringArrayVar(&o.report.earlier, "compare", nil, "hold the report's incidents against those of an earlier report (`FILE` of --report-json) or of a daemon (its URL): did the last fix hold?")
+	f.StringArrayVar(&o.report.marks, "annotate", nil, "note what was done on the report's timelines: `\"TIME TEXT\"`, TIME as RFC 3339")
 	f.BoolVar(&o.detections, "detections", false, "with --json: the detectors' transitions too")
 	f.StringVar(&o.failOn, "fail-on", "", "exit with 3 when an alert of this `SEVERITY` or a higher one fired")
 	f.StringVar(&o.since, "since", "", "tell of what was logged at this `TIME` or later")
@@ -120,7 +122,7 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 		return err
 	}
 	rep.judge.settled = out.settled
-	collector := o.report.collect(c, rep.judge)
+	collector := o.report.collect(c, rep)
 	rep.judge.settled = rep.within.within(rep.judge, rep.judge.settled)
 	started := time.Now()
 	if err := p.during(ctx, func(ctx context.Context) error {
@@ -133,7 +135,7 @@ func replay(ctx context.Context, o replayOptions, paths []string, stdin io.Reade
 	}
 	total := &rep.judge.total
 	total.before = rep.before
-	err = errors.Join(rep.whole(), out.finish(total, time.Since(started)), o.report.write(collector, c, rep.judge, stdout), rep.blind())
+	err = errors.Join(rep.whole(), out.finish(total, time.Since(started)), o.report.write(ctx, collector, c, rep.judge, stdout), rep.blind())
 	if 10*total.late > total.parsed {
 		fmt.Fprintf(stderr, "%d of %d lines came too late to be detected: their times go back (cat of several files? an order that is not time's?)\n",
 			total.late, total.parsed)

@@ -2,19 +2,28 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/alerts/report"
 	"github.com/squall-sre/squall/detectors"
+	"github.com/squall-sre/squall/pipeline"
 )
 
-// reportFiles are where a replay writes its report: in which form to which file, - for standard output.
-type reportFiles struct{ html, markdown, json string }
+// reportFiles are where a replay writes its report, in which form to which file, - for standard output, and what it is
+// told beside the logs.
+type reportFiles struct {
+	html, markdown, json string
+
+	earlier []string // where incidents of before are kept: reports, or a daemon's URL
+	marks   []string // TIME TEXT
+}
 
 // reportForms are the forms of a report.
 var reportForms = []struct {
@@ -28,7 +37,7 @@ var reportForms = []struct {
 }
 
 // wanted tells whether there is anything to write.
-func (f *reportFiles) wanted() bool { return *f != reportFiles{} }
+func (f *reportFiles) wanted() bool { return f.html+f.markdown+f.json != "" }
 
 // check makes sure that standard output gets one thing: a report, or the transcript.
 func (f *reportFiles) check(transcript string) error {
@@ -50,12 +59,17 @@ func (f *reportFiles) toStdout() bool {
 }
 
 // collect lets a collector see what a judge settles, besides what sees it already.
-func (f *reportFiles) collect(c *Config, j *judge) *report.Collector {
+func (f *reportFiles) collect(c *Config, rep *replayer) *report.Collector {
 	if !f.wanted() {
 		return nil
 	}
-	j.engine.TellSpans()
+	j := rep.judge
 	collector := report.New(report.Config{Pane: c.Pane})
+	j.watch = func(input string, r *pipeline.Record) {
+		if len(rep.edges) > 0 && r.End >= rep.within.since {
+			collector.Record(rep.edges[input], r)
+		}
+	}
 	before := j.settled
 	j.settled = func(res *detectors.Result, transitions []alerts.Alert) {
 		before(res, transitions)
@@ -65,7 +79,7 @@ func (f *reportFiles) collect(c *Config, j *judge) *report.Collector {
 }
 
 // write makes the report and writes it in each form that is wanted.
-func (f *reportFiles) write(collector *report.Collector, c *Config, j *judge, stdout io.Writer) error {
+func (f *reportFiles) write(ctx context.Context, collector *report.Collector, c *Config, j *judge, stdout io.Writer) error {
 	if collector == nil {
 		return nil
 	}
@@ -73,9 +87,15 @@ func (f *reportFiles) write(collector *report.Collector, c *Config, j *judge, st
 	if err != nil {
 		return err
 	}
+	known, err := f.known(ctx)
+	if err != nil {
+		return err
+	}
+	open := j.engine.Open()
+	j.ledger.Spans(open, nil)
 	r := collector.Report(report.Rest{
-		Active: append(j.manager.Active(), j.manager.Suppressed()...), Open: j.engine.Open(), Pool: j.engine.Pool,
-		Input: j.total.input(), Settings: string(settings),
+		Active: append(j.manager.Active(), j.manager.Suppressed()...), Open: open, Pool: j.engine.Pool,
+		Input: j.total.input(), Settings: string(settings), Ledger: j.ledger.Entries(), Earlier: known.entries, Marks: known.marks,
 	})
 	var all []error
 	for _, form := range reportForms {
@@ -86,6 +106,42 @@ func (f *reportFiles) write(collector *report.Collector, c *Config, j *judge, st
 		}
 	}
 	return errors.Join(all...)
+}
+
+// known reads what is known from before, and what was noted.
+func (f *reportFiles) known(ctx context.Context) (*book, error) {
+	b := &book{}
+	for _, from := range f.earlier {
+		if strings.HasPrefix(from, "http://") || strings.HasPrefix(from, "https://") {
+			if err := b.ask(ctx, from); err != nil {
+				return nil, fmt.Errorf("--compare: %w", err)
+			}
+			continue
+		}
+		list, err := b.reported(from)
+		if err != nil {
+			return nil, fmt.Errorf("--compare: %w", err)
+		}
+		b.entries = append(b.entries, list...)
+	}
+	marks := b.marks
+	b.marks = nil
+	for _, text := range f.marks {
+		at, what, _ := strings.Cut(text, " ")
+		m := alerts.Mark{Text: what, Source: "replay"}
+		err := m.At.UnmarshalText([]byte(at))
+		if err == nil {
+			m, err = m.Clean()
+		}
+		if err != nil {
+			return nil, usageError(fmt.Errorf("--annotate %q is no time (RFC 3339) and text: %w", text, err))
+		}
+		marks = append(marks, m)
+	}
+	for _, m := range marks {
+		b.marks = alerts.AddMark(b.marks, m)
+	}
+	return b, nil
 }
 
 // writeTo writes a file, or standard output for -.

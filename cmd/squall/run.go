@@ -121,7 +121,7 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	}
 	s := &server{
 		options: o, spool: c.Spool, web: c.Web, load: load, log: log, store: store, outbox: outbox, unreadable: unreadable, stdin: stdin, stdout: stdout,
-		reloads: make(chan chan error), accounts: newAccounts(process), descriptors: openFiles(),
+		reloads: make(chan chan error), accounts: newAccounts(process), kept: newIncidentBook(store), descriptors: openFiles(),
 	}
 	first, err := s.build(c)
 	if err != nil {
@@ -177,6 +177,7 @@ type server struct {
 	log         *zap.Logger
 	store       *spool.Spool
 	outbox      *notify.Outbox
+	kept        *incidentBook
 	accounts    accounts
 	stdin       io.Reader
 	descriptors *source.Descriptors // for the files that are followed
@@ -196,9 +197,9 @@ const outboxState = "outbox"
 // newUnreadable counts saved states that could not be read.
 func newUnreadable(reg prometheus.Registerer) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "squall_state_unreadable_total", Help: "Saved states that could not be read at a start: the judge's, or what receivers were told.",
+		Name: "squall_state_unreadable_total", Help: "Saved states that could not be read at a start: the judge's, what receivers were told, or the ledger of incidents.",
 	}, []string{"state"})
-	for _, state := range []string{stateKey, outboxState} {
+	for _, state := range []string{stateKey, outboxState, ledgerBucket} {
 		c.WithLabelValues(state)
 	}
 	reg.MustRegister(c)
@@ -366,6 +367,17 @@ func (s *server) reload(ctx context.Context) error {
 
 // Alerts, Sources and Ready are what the page shows.
 func (s *server) Alerts() []alerts.Alert { return s.current.Load().shown() }
+
+// Incidents and the rest of the ledger is what the API shows.
+func (s *server) Incidents() []alerts.Entry { return s.kept.Entries() }
+
+// Marks lists the annotations, the oldest first.
+func (s *server) Marks() []alerts.Mark { return s.kept.Marks() }
+
+// Annotate keeps annotations.
+func (s *server) Annotate(ctx context.Context, marks []alerts.Mark) error {
+	return s.kept.add(ctx, marks)
+}
 
 // Sources tells what is being read.
 func (s *server) Sources() []pipeline.InputState {

@@ -39,6 +39,7 @@ type service struct {
 	sites      *siteMetrics   // the server's
 	live       *report.Live   // of the service before, while panes are as long
 	outbox     *notify.Outbox // the server's
+	kept       *incidentBook  // the server's
 	dispatcher *notify.Dispatcher
 	shipper    *loki.Shipper // nil: no Loki is configured
 	shipping   *spool.Consumer
@@ -97,7 +98,7 @@ func (s *server) build(c *Config) (*service, error) {
 	reg := prometheus.NewRegistry()
 	d := &service{
 		log: s.log, config: c, registry: reg, store: s.store, work: make(chan *pipeline.Work, 4), ended: make(chan string),
-		saves: make(chan []byte, 1), outbox: s.outbox, unreadable: s.unreadable, sites: s.accounts.sites,
+		saves: make(chan []byte, 1), outbox: s.outbox, unreadable: s.unreadable, kept: s.kept, sites: s.accounts.sites,
 	}
 	var err error
 	if d.judge, err = newJudge(c, reg, 0); err != nil {
@@ -457,6 +458,7 @@ func (d *service) settled(res *detectors.Result, transitions []alerts.Alert) {
 	}
 	d.resolved = d.resolved[:min(len(d.resolved), keptResolved)]
 	d.mu.Unlock()
+	d.kept.update(d.judge.ledger)
 	if len(transitions) > 0 || res.At-d.saved >= int64(time.Minute) {
 		d.snapshot()
 		d.saved = res.At
@@ -525,6 +527,9 @@ func (d *service) put(state []byte) error {
 	if err := errors.Join(d.outbox.Save(ctx), d.store.Flush(ctx)); err != nil {
 		return err
 	}
+	if err := d.kept.save(ctx); err != nil {
+		return err
+	}
 	return stateKV{d.store}.Put(ctx, stateKey, state)
 }
 
@@ -556,6 +561,11 @@ const rereadWithoutState = time.Hour
 // the windows before, from the spool. What cannot be read of either costs that, not the start: a torn file of the
 // spool is no reason to be blind.
 func (d *service) restore(ctx context.Context) error {
+	if err := d.kept.load(ctx); err != nil && ctx.Err() == nil {
+		d.unreadable.WithLabelValues(ledgerBucket).Inc()
+		d.log.Error("the incidents of before cannot be read: they are not compared with", zap.Error(err))
+	}
+	d.judge.ledger.Load(d.kept.Entries())
 	from, found, err := d.restoreState(ctx)
 	if err != nil && ctx.Err() == nil {
 		d.unreadable.WithLabelValues(stateKey).Inc()

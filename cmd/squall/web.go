@@ -35,6 +35,12 @@ type webState interface {
 	// Ready is nil when the configuration is loaded and lines are being read, else why not. It never depends on
 	// Loki or Alertmanager: an orchestrator must not restart a detector because its receivers are away.
 	Ready() error
+	// Incidents lists what the ledger keeps, the newest first.
+	Incidents() []alerts.Entry
+	// Marks lists the annotations, the oldest first.
+	Marks() []alerts.Mark
+	// Annotate keeps annotations, and returns when they are on disk.
+	Annotate(ctx context.Context, marks []alerts.Mark) error
 	// Reload loads the configuration again and returns when it is in effect or refused.
 	Reload() error
 }
@@ -137,6 +143,7 @@ func newWebHandler(c webServerConfig) http.Handler {
 	mux.HandleFunc("GET /api/v1/alerts", c.alerts)
 	mux.HandleFunc("GET /api/v1/sources", c.sources)
 	mux.HandleFunc("GET /api/v1/stream", c.stream)
+	c.ledgerRoutes(mux)
 	if c.Profiles {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

@@ -64,6 +64,16 @@ func (s *shown) Live() []report.Series {
 
 func (s *shown) Loki() bool { return true }
 
+func (s *shown) Incidents() []alerts.Entry {
+	return []alerts.Entry{{
+		Version: alerts.LedgerVersion, ID: "1", Fingerprint: hostile, Cause: alerts.Cause{Verdict: alerts.Undetermined, Text: hostile}, Requests: hostile, Sites: []string{hostile},
+	}}
+}
+
+func (s *shown) Marks() []alerts.Mark { return []alerts.Mark{{At: 1, Text: hostile}} }
+
+func (s *shown) Annotate(context.Context, []alerts.Mark) error { return nil }
+
 func (s *shown) Ready() error { return s.notReady }
 
 func (s *shown) Reload() error {
@@ -211,7 +221,7 @@ func plain(s string) bool {
 
 func TestWebShowsHostileTextAsText(t *testing.T) {
 	base, stop := start(t, webServerConfig{State: &shown{}})
-	for _, path := range []string{"/", "/api/v1/alerts", "/api/v1/sources"} {
+	for _, path := range []string{"/", "/api/v1/alerts", "/api/v1/sources", "/api/v1/incidents", "/api/v1/incidents/1", "/api/v1/annotations"} {
 		_, body, header := ask(t, "GET", base+path)
 		if !plain(body) {
 			t.Errorf("%s holds a hidden character: %q", path, body)
