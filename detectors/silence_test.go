@@ -84,7 +84,7 @@ func TestHolesInAStorm(t *testing.T) {
 // A log that few ask for is not silent when a crawl is over.
 func TestAfterACrawl(t *testing.T) {
 	for _, crawl := range []int{18, 60, 600} {
-		if got := listened(slices.Concat(talking(60, 6), rated(crawl, 80), talking(180, 6))); len(got) != 0 {
+		if got := listened(slices.Concat(talking(60, 12), rated(crawl, 80), talking(180, 12))); len(got) != 0 {
 			t.Errorf("after a crawl of %d panes: %v", crawl, got)
 		}
 	}
