@@ -72,7 +72,6 @@ http {
 type proxy struct {
 	url     string
 	reached atomic.Int32
-	answer  http.HandlerFunc // nil: 200
 }
 
 // nginxWith starts nginx with snippets in its http and server contexts. What a snippet leaves to the reader is the way to
