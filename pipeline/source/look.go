@@ -483,7 +483,7 @@ func (f *files) identify(g *generation, final bool) {
 		g.doubted = last
 	case f.movedDevice(g, &id, &off):
 	case f.cfg.From == "end" && f.looks == 0 && len(f.known) == 0:
-		off = lineStart(g.file, g.size)
+		off = f.firstPlace(g)
 		g.pending = []pipeline.Skip{}
 	}
 	f.begin(g, id, next, off)
@@ -494,6 +494,25 @@ func (f *files) begin(g *generation, id string, nth int, off int64) {
 	g.nth = nth
 	g.resumeAt(off)
 	g.set(f.newStream(g.path, id))
+}
+
+// firstPlace is where a file that is there at the very first start is begun: at its end, or where another input was read
+// to that has it or had it. That one may have been this, under another name.
+func (f *files) firstPlace(g *generation) int64 {
+	end, found := lineStart(g.file, g.size), int64(-1)
+	for _, id := range f.positions.Streams("") {
+		hash, ok := hashOf(id)
+		if !ok || hash != g.hash || !sameInode(id, g.id) {
+			continue
+		}
+		if at, known := f.positions.Position(id); known && at <= g.size && f.provenAt(g.file, id, at) {
+			found = max(found, at)
+		}
+	}
+	if found >= 0 {
+		return found
+	}
+	return end
 }
 
 // movedDevice finds the stream of a generation whose device has another number since the machine booted, or whose ID

@@ -168,6 +168,26 @@ func TestFromEnd(t *testing.T) {
 	s.want(lines[10000:])
 }
 
+// A source with from: end gets another name: nothing is left out between the two.
+func TestFromEndUnderAnotherName(t *testing.T) {
+	path, s := logPath(t), newSpool(t)
+	lines := number(0, 3000)
+	write(t, path, text(lines[:1000]))
+	cfg := testConfig(path)
+	cfg.From = "end"
+	stop := run(t, newFiles(cfg, testRuntime(), nil), s)
+	until(t, func() bool { return len(s.Streams("")) == 1 }, func() string { return "no place was kept" })
+	appendTo(t, path, text(lines[1000:2000]))
+	s.want(lines[1000:2000])
+	stop()
+	appendTo(t, path, text(lines[2000:2500]))
+	cfg.Name = "another"
+	run(t, newFiles(cfg, testRuntime(), nil), s)
+	s.want(lines[1000:2500])
+	appendTo(t, path, text(lines[2500:]))
+	s.want(lines[1000:])
+}
+
 // The ID of a stream is the same however much of the file is there, and under whatever name.
 func TestStreamIDIsStable(t *testing.T) {
 	path := logPath(t)
