@@ -143,6 +143,7 @@ type watched struct {
 	since time.Time
 	size  int64
 	grown time.Time
+	mtime time.Time
 }
 
 // stays tells whether the library may go on with the file.
@@ -154,6 +155,13 @@ func (f *files) stays(g *generation, pending int64, now time.Time, w *watched) b
 	if err != nil || !current {
 		return false
 	}
+	switch before := w.mtime; {
+	case before.IsZero() && !g.unchanged(): // since it was read
+		return false
+	case !before.IsZero() && info.Size() == w.size && !info.ModTime().Equal(before): // perhaps written over to the same size
+		return false
+	}
+	w.mtime = info.ModTime()
 	if info.Size() != w.size {
 		w.size, w.grown = info.Size(), now
 	}

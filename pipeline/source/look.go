@@ -561,6 +561,9 @@ func (f *files) examine(g *generation) {
 	if info.Size() > g.size {
 		g.grew = now
 	}
+	if info.Size() == g.size && !info.ModTime().Equal(g.mtime) && !g.rests { // perhaps written over to the same size
+		g.turned = -1
+	}
 	if info.Size() != g.size || !info.ModTime().Equal(g.mtime) {
 		g.size, g.mtime, g.changed = info.Size(), info.ModTime(), now
 	}

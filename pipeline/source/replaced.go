@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"slices"
@@ -173,7 +174,7 @@ func (f *files) siblingBefore(s sibling, off int64, n int) ([]byte, error) {
 	if _, err = io.CopyN(io.Discard, r, off-int64(len(b))); err == nil {
 		_, err = io.ReadFull(r, b)
 	}
-	if err == io.ErrUnexpectedEOF {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = io.EOF
 	}
 	return b, err

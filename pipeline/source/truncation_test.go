@@ -246,3 +246,31 @@ func pack(t *testing.T, tool, path string) {
 		t.Fatalf("%s %s: %v %s", tool, filepath.Base(path), err, out)
 	}
 }
+
+// Between two looks a file is copied and written over, and is as long as it was before.
+func TestTruncatedAndGrownToTheSameSize(t *testing.T) {
+	for name, followers := range map[string]int64{"read in turns": 0, "followed": 1} {
+		t.Run(name, func(t *testing.T) {
+			path, s := logPath(t), newSpool(t)
+			var lines []string
+			for i := range 600 {
+				lines = append(lines, fmt.Sprintf("%08d of equal length", i))
+			}
+			write(t, path, text(lines[:200]))
+			if err := os.Chtimes(path, time.Time{}, time.Now().Add(-time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			f := newFiles(testConfig(path), testRuntime(), nil)
+			f.limits.followers = followers
+			run(t, f, s)
+			s.want(lines[:200])
+			until(t, func() bool { return f.followers.Load() == followers }, func() string { return "it is not followed" })
+			until(t, func() bool { return testutil.ToFloat64(f.meter.lag) == 0 }, func() string { return "it was not looked at" })
+			appendTo(t, path, text(lines[200:400]))
+			copyFile(t, path, path+".1")
+			truncate(t, path)
+			appendTo(t, path, text(lines[400:]))
+			s.want(lines)
+		})
+	}
+}
