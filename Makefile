@@ -92,14 +92,14 @@ stage: build
 
 # The packages' real road: a Debian with its systemd as process 1, in namespaces of its own.
 test-packages: debian-packages deb rpm ## install, run, upgrade and purge the .deb under a real systemd; needs root
-	@go test -tags packages -timeout 10m -run '^TestPackage' -v ./cmd/squall
+	@go test -tags packages -timeout 10m -run '^TestPackage(Deb|RPM)$$' -v ./cmd/squall
 
 release: $(CACHE)/nfpm@$(NFPM) $(CACHE)/cyclonedx-gomod@$(CYCLONEDX) ## bin/release: programs and packages for amd64 and arm64, SBOM, checksums
 	@rm -rf bin/release && mkdir -p bin/release
 	@for arch in amd64 arm64; do \
 		$(MAKE) deb rpm GOARCH=$$arch OUT=bin/release || exit 1; \
 		cp $(CACHE)/stage/$$arch/squall bin/release/squall-linux-$$arch; \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch cyclonedx-gomod bin -json -noserial -version '$(VERSION)' \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch cyclonedx-gomod bin -json -noserial -notimestamp -std -version '$(VERSION)' \
 			-output bin/release/squall-linux-$$arch.cdx.json bin/release/squall-linux-$$arch 2>/dev/null || exit 1; \
 	done
 	@cd bin/release && sha256sum -- * >SHA256SUMS

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // A machine is a Debian with a systemd of its own (testdata/package/machine.sh).
@@ -61,6 +62,7 @@ func startMachine(t *testing.T, files ...string) *machine {
 func (m *machine) try(line string) (out string, err error) {
 	cmd := exec.Command("nsenter", "-t", m.pid, "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "sh", "-c", line)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive", "HOME=/root"}
+	cmd.WaitDelay = time.Second // of what it leaves behind
 	text, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(text)), err
 }
@@ -135,7 +137,7 @@ func TestPackageDeb(t *testing.T) {
 	m := startMachine(t, first, second)
 	m.fresh(m.do("dpkg -i /root/" + filepath.Base(first)))
 	m.do("cat >/root/nginx.conf <<'END'\n" + packagedNginx + "END")
-	m.do("install -d -o root -g adm -m 0755 /var/log/nginx; install -o www-data -g adm -m 0640 /dev/null /var/log/nginx/access.log; nginx -c /root/nginx.conf")
+	m.do("install -d -o root -g adm -m 0755 /var/log/nginx; install -o www-data -g adm -m 0640 /dev/null /var/log/nginx/access.log; nginx -c /root/nginx.conf >/dev/null 2>&1")
 	m.do("cat >/etc/squall/squall.yaml <<'END'\n" + packagedConfig + "END")
 	m.do("umask 077; echo http://127.0.0.1:9/a-secret >/etc/squall/credentials/pager")
 	m.do("mkdir -p /etc/systemd/system/squall.service.d; printf '[Service]\\nWatchdogSec=3s\\nRestartSec=1s\\n' >/etc/systemd/system/squall.service.d/fast.conf; systemctl daemon-reload")

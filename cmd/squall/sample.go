@@ -89,7 +89,9 @@ func (s *logSample) count(it *pipeline.Item) {
 }
 
 // fits tells whether nearly all lines are read.
-func (s *logSample) fits() bool { return float64(s.failed) < misfitShare*float64(s.lines) || s.lines == 0 }
+func (s *logSample) fits() bool {
+	return float64(s.failed) < misfitShare*float64(s.lines) || s.lines == 0
+}
 
 // lastLines reads the whole lines at the end of a file.
 func lastLines(path string) ([]byte, error) {
