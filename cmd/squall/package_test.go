@@ -219,7 +219,7 @@ func (m *machine) upgraded(path string) {
 	t.Helper()
 	before, config := m.property("MainPID"), m.do("sha256sum /etc/squall/squall.yaml")
 	m.do("dpkg -i " + path)
-	check(t, "the version", m.do("dpkg-query -W -f '${Version}' squall"), "0.0.2")
+	check(t, "the version", m.do("dpkg-query -W -f '${Version}' squall"), "0.0.2-1")
 	check(t, "the configuration", m.do("sha256sum /etc/squall/squall.yaml"), config)
 	if after := m.property("MainPID"); after == before || m.property("ActiveState") != "active" {
 		t.Errorf("it was not restarted: process %s before and %s after, %s", before, after, m.property("ActiveState"))
