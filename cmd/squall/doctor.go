@@ -152,8 +152,9 @@ func (d *doctor) source(ctx context.Context, s *SourceConfig) {
 		d.tried(what, found, err, "mend the access that this names; then run this again")
 		return
 	}
-	switch paths := s.Kind.node.get("paths"); {
-	case s.Type == "file" || s.Type == "container":
+	paths := s.Kind.node.get("paths")
+	switch s.Type {
+	case "file", "container":
 		o := opener{format: choice, zone: s.Timezone.Location, framing: framings[s.Type]}
 		patterns := []string{"/var/log/pods/*/*/*.log"}
 		if paths != nil {
@@ -165,7 +166,7 @@ func (d *doctor) source(ctx context.Context, s *SourceConfig) {
 		for _, pattern := range patterns {
 			d.files(what, pattern, o, choice.name)
 		}
-	case s.Type == "syslog":
+	case "syslog":
 		for _, l := range s.Kind.node.get("listen").items {
 			d.listener(ctx, what, l.text)
 		}

@@ -89,11 +89,6 @@ func newManPage(name, section, about string) *manPage {
 
 func (p *manPage) section(title string) { fmt.Fprintf(p, ".SH %s\n", title) }
 
-// verbatim keeps lines as they are.
-func (p *manPage) verbatim(text string) {
-	fmt.Fprintf(p, ".nf\n%s\n.fi\n", roff(strings.TrimRight(text, "\n")))
-}
-
 // tagged is a term with what it means.
 func (p *manPage) tagged(term, text string) {
 	fmt.Fprintf(p, ".TP\n\\fB%s\\fR\n%s\n", roff(term), roff(text))
