@@ -339,7 +339,7 @@ func (d *lives) run(t testing.TB, until int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{log: zap.NewNop(), store: store, outbox: outbox, stdin: d.stdin, stdout: io.Discard, reloads: make(chan chan error), accounts: newAccounts(prometheus.NewRegistry())}
+	s := &server{log: zap.NewNop(), store: store, outbox: outbox, stdin: d.stdin, stdout: io.Discard, reloads: make(chan chan error), kept: newIncidentBook(store), accounts: newAccounts(prometheus.NewRegistry())}
 	service, err := s.build(d.config)
 	if err != nil {
 		t.Fatal(err)

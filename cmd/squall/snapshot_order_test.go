@@ -54,7 +54,7 @@ func TestOutboxIsSavedBeforeTheState(t *testing.T) {
 		a := alerts.Alert{Name: "HeadStorm", State: alerts.Firing, StartsAt: n, Labels: labels}
 		pages.Update(n, []alerts.Alert{a}, []alerts.Alert{a})
 	}
-	d := &service{store: store, outbox: outbox}
+	d := &service{store: store, outbox: outbox, kept: newIncidentBook(store)}
 	saved := func() string {
 		state, _, err := kv.Get(t.Context(), stateKey)
 		if err != nil {
