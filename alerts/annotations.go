@@ -393,7 +393,7 @@ func evidenceLines(a *Alert) []string {
 		num(e.ProbePeriodSeconds, "probe period %s s", short), num(e.KillBudgetSeconds, "kill budget %s s", short))
 	add(num(e.MissesPerMinute, "%s cache misses a minute", short), num(e.MissShare, "%s of all", percent),
 		num(e.UsualMissesPerMinute, "usual %s a minute", rate), num(e.UsualMissShare, "%s", percent),
-		num(e.MissedURLs, "%s URLs", approx), num(e.RepeatFactor, "on average %s times", short), num(e.TTLSeconds, "TTL ≈%s s", short))
+		num(e.MissedURLs, "%s URLs", approx), num(e.RepeatFactor, "each URL asked for %s times on average", short), num(e.TTLSeconds, "TTL ≈%s s", short))
 	add(num(e.Retries, "%s retries after a timeout", short), num(e.RetryingClients, "by %s", counted("client")))
 	if len(e.Discriminators) > 0 {
 		add("told apart by " + toldApart(e.Discriminators))
