@@ -240,7 +240,11 @@ func (f *files) growsAlone(path string) bool {
 	}
 	s := sibling{path: path, id: l.id, size: l.size}
 	hash, err := siblingHash(s, f.limits)
-	l.alone = err == nil && !f.copyOfHeld(s, hash)
+	if err == nil {
+		var copied bool
+		copied, err = f.copyOfHeld(s, hash)
+		l.alone = err == nil && !copied
+	}
 	return l.alone
 }
 

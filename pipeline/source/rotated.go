@@ -203,12 +203,16 @@ func (f *files) unread(s sibling) (hash uint64, ok bool, err error) {
 	if errors.Is(err, errNoLine) {
 		return 0, false, nil
 	}
-	return hash, err == nil && !f.copyOfHeld(s, hash) && !f.copyOfRead(s, hash), err
+	if err != nil {
+		return hash, false, err
+	}
+	copied, err := f.copyOfHeld(s, hash)
+	return hash, err == nil && !copied && !f.copyOfRead(s, hash), err
 }
 
 const compareLimit = 64 << 10
 
-func (f *files) copyOfHeld(s sibling, hash uint64) bool {
+func (f *files) copyOfHeld(s sibling, hash uint64) (bool, error) {
 	var held []*os.File
 	f.mu.Lock()
 	for g := range f.gens {
@@ -218,25 +222,28 @@ func (f *files) copyOfHeld(s sibling, hash uint64) bool {
 	}
 	f.mu.Unlock()
 	if len(held) == 0 {
-		return false
+		return false, nil
 	}
-	mine := f.firstBytes(s)
+	mine, err := f.firstBytes(s) // its name may be another's by now
+	if err != nil {
+		return false, err
+	}
 	theirs := make([]byte, len(mine))
 	return slices.ContainsFunc(held, func(file *os.File) bool {
 		n, _ := file.ReadAt(theirs, 0)
 		return n == len(mine) && bytes.Equal(mine, theirs)
-	})
+	}), nil
 }
 
-func (f *files) firstBytes(s sibling) []byte {
+func (f *files) firstBytes(s sibling) ([]byte, error) {
 	r, err := openLimited(s.path, f.limits)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer r.Close()
 	data := make([]byte, compareLimit)
-	n, _ := io.ReadFull(r, data)
-	return data[:n]
+	n, err := io.ReadFull(r, data)
+	return data[:n], ignoreEOF(err)
 }
 
 // copyOfRead tells whether a stream that began alike, in another inode, was read exactly as far as s reaches.
