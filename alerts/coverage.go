@@ -1,6 +1,10 @@
 package alerts
 
-import "github.com/squall-sre/squall/detectors"
+import (
+	"slices"
+
+	"github.com/squall-sre/squall/detectors"
+)
 
 // A Coverage is the ledger of what an alert's evidence rests on, from the alert's beginning: how much was read, and what
 // is missing. A verdict is proven only by what was read.
@@ -11,8 +15,9 @@ type Coverage struct {
 	Quiet []detectors.Silence
 }
 
+// covered is a copy: the alert is told and stored while the history goes on.
 func (h *history) covered() Coverage {
-	return Coverage{Lines: h.Rests.Lines, Late: h.Rests.Late + h.Rests.Dropped, Lost: h.Gaps, Quiet: h.Quiet}
+	return Coverage{Lines: h.Rests.Lines, Late: h.Rests.Late + h.Rests.Dropped, Lost: slices.Clone(h.Gaps), Quiet: slices.Clone(h.Quiet)}
 }
 
 // coverageLine is the JSON of a Coverage, without the names of what was read: how lines are spread over files must not

@@ -161,6 +161,7 @@ func TestReplayOfManyArchives(t *testing.T) {
 	const files = 400
 	random := rand.New(rand.NewPCG(1, 2))
 	names := random.Perm(files)
+	program := plainProgram(t) // the race detector multiplies memory
 	for name, of := range map[string]func(i int) int{
 		"at the same time":    func(i int) int { return i % files },
 		"one after the other": func(i int) int { return i * files / len(lines) },
@@ -181,7 +182,7 @@ func TestReplayOfManyArchives(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			cmd := exec.Command("sh", "-c", `ulimit -n 300; exec "$0" replay --json - --detections --workers 25 "$1"`, squallProgram(t), dir)
+			cmd := exec.Command("sh", "-c", `ulimit -n 300; exec "$0" replay --json - --detections --workers 25 "$1"`, program, dir)
 			cmd.Stderr = os.Stderr
 			out, err := cmd.Output()
 			if err != nil {
