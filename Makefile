@@ -65,7 +65,7 @@ vet: ## go vet
 	@go vet ./...
 
 test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) $(CACHE)/versitygw@$(VERSITYGW) $(CACHE)/helm@$(HELM) ## all tests, with the race detector
-	@go test -race -timeout 20m $(PKG)
+	@go test -race -timeout 40m $(PKG)
 
 torture: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the long versions: rotation, kills, stores and disks that fail
 	@go test -tags torture -run Torture -timeout 25m -v ./pipeline/source ./cmd/squall
