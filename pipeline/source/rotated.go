@@ -156,7 +156,7 @@ func (f *files) missed(p *followed, g, last *generation, since time.Time) *gener
 		for _, s := range siblings(path) {
 			// bzip2 gives its archive the time of what it packs in whole seconds
 			old := s.mtime.Before(since) && !(s.packed && !s.mtime.Before(since.Truncate(time.Second)))
-			if old && !slices.ContainsFunc(p.unopened, func(u unopened) bool { return u.id == s.id }) {
+			if old && !slices.ContainsFunc(p.unopened, func(u unopened) bool { return u.is(s) }) {
 				continue
 			}
 			hash, ok, err := f.unread(s)

@@ -18,6 +18,11 @@ type unopened struct {
 	mtime time.Time
 }
 
+// is tells whether a rotated file may be it, perhaps packed.
+func (u unopened) is(s sibling) bool {
+	return s.id == u.id || s.packed && !s.mtime.Before(u.mtime.Truncate(time.Second))
+}
+
 // couldNotOpen notes that what stands under a path could not be opened.
 func (p *followed) couldNotOpen(info os.FileInfo) {
 	u := unopened{idOf(info), info.Size(), info.ModTime()}
@@ -45,8 +50,8 @@ func (f *files) missUnopened() {
 				return true
 			case err == nil && idOf(info) == u.id:
 				return false
-			case p.gen == nil && slices.ContainsFunc(rotated, func(s sibling) bool { return s.id == u.id }):
-				return false // the next file of this path brings it along
+			case slices.ContainsFunc(rotated, u.is):
+				return p.gen != nil // what the path leads to brought it along, or the next file will
 			}
 			f.tellUnopened(p.path, u)
 			return true

@@ -53,6 +53,11 @@ func TestDeletedBeforeItCouldBeOpened(t *testing.T) {
 
 // A file that could not be opened and is rotated is read when there is room for it.
 func TestRotatedBeforeItCouldBeOpened(t *testing.T) {
+	t.Run("as it is", func(t *testing.T) { rotatedUnopened(t, func(string) {}) })
+	t.Run("packed", func(t *testing.T) { rotatedUnopened(t, func(path string) { pack(t, "gzip", path) }) })
+}
+
+func rotatedUnopened(t *testing.T, then func(path string)) {
 	dir, s := t.TempDir(), newSpool(t)
 	first, path := filepath.Join(dir, "a.log"), filepath.Join(dir, "b.log")
 	write(t, first, "line 1\n")
@@ -61,6 +66,7 @@ func TestRotatedBeforeItCouldBeOpened(t *testing.T) {
 	f.cfg.MaxFiles = 1
 	looks()
 	rename(t, path, path+".1")
+	then(path + ".1")
 	looks()
 	remove(t, first)
 	looks()
