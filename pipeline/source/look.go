@@ -317,7 +317,9 @@ func (f *files) arrive(p *followed, info os.FileInfo) {
 	g, fresh, err := f.open(p.path)
 	if err != nil {
 		f.setState(p, "unreadable", err)
-		p.couldNotOpen(info)
+		if !isMissing(err) { // else it was rotated away this moment
+			p.couldNotOpen(info)
+		}
 		return
 	}
 	f.setState(p, "", nil)

@@ -90,7 +90,28 @@ func siblings(path string) []sibling {
 	return slices.CompactFunc(found, func(a, b sibling) bool { return a.path == b.path })
 }
 
+// siblingsIn lists them in one directory. Rotation goes on meanwhile: a file may get the name of one that was listed
+// already, and the directory is listed again then.
 func siblingsIn(dir, stem string) (found []sibling) {
+	for range maxMoves {
+		before, err := os.Stat(dir)
+		if err != nil {
+			return nil
+		}
+		var whole bool
+		if found, whole = listSiblings(dir, stem); !whole {
+			continue
+		}
+		if after, err := os.Stat(dir); err != nil || after.ModTime().Equal(before.ModTime()) {
+			break
+		}
+	}
+	return found
+}
+
+// listSiblings lists them once; whole is false when one was gone before it was looked at.
+func listSiblings(dir, stem string) (found []sibling, whole bool) {
+	whole = true
 	entries, _ := os.ReadDir(dir) // a directory that cannot be listed has none to offer
 	plain := map[string]bool{}    // a file that is being packed is there twice
 	for _, e := range entries {
@@ -107,11 +128,12 @@ func siblingsIn(dir, stem string) (found []sibling) {
 		}
 		info, err := e.Info()
 		if err != nil || !info.Mode().IsRegular() {
+			whole = whole && !isMissing(err)
 			continue
 		}
 		found = append(found, sibling{r, dir + e.Name(), idOf(info), info.Size(), info.ModTime()})
 	}
-	return found
+	return found, whole
 }
 
 func older(a, b sibling) int {
