@@ -257,6 +257,8 @@ func (f *files) copyOfHeld(s sibling, hash uint64) (bool, error) {
 	}), nil
 }
 
+// firstBytes gives what a rotated file begins with. It had a line when it was listed: if it has none now, another has
+// its name.
 func (f *files) firstBytes(s sibling) ([]byte, error) {
 	r, err := openLimited(s.path, f.limits)
 	if err != nil {
@@ -265,7 +267,10 @@ func (f *files) firstBytes(s sibling) ([]byte, error) {
 	defer r.Close()
 	data := make([]byte, compareLimit)
 	n, err := io.ReadFull(r, data)
-	return data[:n], ignoreEOF(err)
+	if err = ignoreEOF(err); n == 0 && err == nil {
+		err = fmt.Errorf("read %s: %w", s.path, fs.ErrNotExist)
+	}
+	return data[:n], err
 }
 
 // copyOfRead tells whether a stream that began alike, in another inode, was read exactly as far as s reaches.

@@ -138,3 +138,21 @@ func TestPackedBetweenListingAndOpening(t *testing.T) {
 	}
 	f.release()
 }
+
+// A rotated file is rotated on while it is compared with what is held: it is looked for again, not taken for a copy.
+func TestRotatedOnWhileCompared(t *testing.T) {
+	path, s := logPath(t), newSpool(t)
+	f, _, looks := stepwise(t, s, path)
+	write(t, path, "")
+	looks() // an empty file is held: it may become a copy of anything
+	if len(f.gens) != 1 {
+		t.Fatalf("%d files are held", len(f.gens))
+	}
+	if held, err := f.copyOfHeld(sibling{path: path + ".1", size: 9}, 1); held || !isMissing(err) {
+		t.Errorf("a file that is not there any more: a copy %v, error %v", held, err)
+	}
+	write(t, path+".1", "")
+	if held, err := f.copyOfHeld(sibling{path: path + ".1", size: 9}, 1); held || !isMissing(err) {
+		t.Errorf("another that took its name: a copy %v, error %v", held, err)
+	}
+}
