@@ -53,7 +53,6 @@ type Engine struct {
 	listener  *listener
 	learned   learnedPools
 	onlySite  bool
-	spans     bool                   // are told
 	onsets    map[episodeKey][]int64 // of the last episodes, oldest first
 	learning  []lesson               // panes that will be learned when they have left the window without trouble
 	at        int64                  // ns: the end of the last evaluated pane
@@ -496,7 +495,7 @@ func (e *Engine) finish(seen map[episodeKey]bool, p *pane.Pane, res *Result) {
 		if needed[site] {
 			continue
 		}
-		if e.spans && site != "" {
+		if site != "" {
 			res.Spans = append(res.Spans, e.span(site, e.incidents[site]))
 		}
 		delete(e.incidents, site)

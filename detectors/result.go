@@ -20,7 +20,7 @@ type Result struct {
 	Heard      map[string]*pane.Heard
 	Silences   []Silence // that last, or were over within the longest window
 	Busy       []Busy    // of the busiest sites in the last minute, sorted by site
-	Spans      []Span    // those that ended in this pane, sorted by site; see TellSpans
+	Spans      []Span    // those that ended in this pane, sorted by site
 }
 
 // Busy is the mean number of busy workers of a site's origin, as an interval.

@@ -44,9 +44,6 @@ const (
 	frequentClasses = 4 // by requests, of the rest
 )
 
-// TellSpans makes the engine tell spans in its results: a report wants them, and nobody else is to pay for them.
-func (e *Engine) TellSpans() { e.spans = true }
-
 // Open gives the spans of what goes on: at the end of a replay, nothing ends it.
 func (e *Engine) Open() []Span {
 	var out []Span

@@ -156,7 +156,6 @@ func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error)
 	if err != nil {
 		return nil, err
 	}
-	engine.TellSpans()
 	return &judge{
 		ledger: alerts.NewLedger(c.Pane, siteOf),
 		panes: pane.NewAssembler(pane.Config{
