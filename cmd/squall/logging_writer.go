@@ -1,9 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,14 +19,19 @@ const (
 // pipe behind standard error. What does not fit into its queue is dropped, counted and told.
 type logWriter struct {
 	out     io.Writer
-	lines   chan []byte
+	lines   chan queuedLine
 	dropped atomic.Uint64 // since it was told last
 	total   prometheus.Counter
-	pending sync.WaitGroup
+}
+
+// A queuedLine without a text tells whoever waits for it that those before it were taken.
+type queuedLine struct {
+	text  []byte
+	taken chan struct{}
 }
 
 func newLogWriter(out io.Writer) *logWriter {
-	w := &logWriter{out: out, lines: make(chan []byte, logQueue), total: prometheus.NewCounter(prometheus.CounterOpts{
+	w := &logWriter{out: out, lines: make(chan queuedLine, logQueue), total: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "squall_log_lines_dropped_total", Help: "Lines of squall's own log that nobody took.",
 	})}
 	go w.run() // it ends with the process: it may be stuck in a write
@@ -35,8 +40,11 @@ func newLogWriter(out io.Writer) *logWriter {
 
 func (w *logWriter) run() {
 	for line := range w.lines {
-		_, _ = w.out.Write(line) // standard error has gone: nobody is to be told
-		w.pending.Done()
+		if line.taken != nil {
+			close(line.taken)
+			continue
+		}
+		_, _ = w.out.Write(line.text) // standard error has gone: nobody is to be told
 		if n := w.dropped.Swap(0); n > 0 {
 			_, _ = fmt.Fprintf(w.out, `{"level":"warn","msg":"lines of this log were dropped: nobody took them","lines":%d}`+"\n", n)
 		}
@@ -45,11 +53,9 @@ func (w *logWriter) run() {
 
 // Write implements io.Writer.
 func (w *logWriter) Write(p []byte) (int, error) {
-	w.pending.Add(1)
 	select {
-	case w.lines <- append([]byte(nil), p...):
+	case w.lines <- queuedLine{text: append([]byte(nil), p...)}:
 	default:
-		w.pending.Done()
 		w.dropped.Add(1)
 		w.total.Inc()
 	}
@@ -58,12 +64,18 @@ func (w *logWriter) Write(p []byte) (int, error) {
 
 // Sync implements zapcore.WriteSyncer: it waits for the lines, for logGrace at most.
 func (w *logWriter) Sync() error {
-	done := make(chan struct{})
-	go func() { w.pending.Wait(); close(done) }()
+	taken, late := make(chan struct{}), time.After(logGrace)
 	select {
-	case <-done:
+	case w.lines <- queuedLine{taken: taken}:
+	case <-late:
+		return errNotTaken
+	}
+	select {
+	case <-taken:
 		return nil
-	case <-time.After(logGrace):
-		return fmt.Errorf("the log is not taken")
+	case <-late:
+		return errNotTaken
 	}
 }
+
+var errNotTaken = errors.New("the log is not taken")
