@@ -281,18 +281,23 @@ func (a *Assembler) finish(p *Pane, heard []uint64) *Pane {
 	p.Coverage.add(&a.pending)
 	a.pending = Coverage{}
 	a.listen(p, heard)
-	p.cutEvents(a.cfg.MaxEvents)
-	p.Fold(a.cfg.MaxSites, a.cfg.MaxCells)
+	p.bound(&a.cfg)
+	return p
+}
+
+// bound cuts a pane to what is kept of it.
+func (p *Pane) bound(cfg *Config) {
+	p.cutEvents(cfg.MaxEvents)
+	p.Fold(cfg.MaxSites, cfg.MaxCells)
 	p.foldAll(keptCells)
 	share := max(keptTop/max(len(p.Sites), 1), minTop)
 	for _, s := range p.Sites {
-		s.Agents.trim(min(a.cfg.AgentsPerSite, share))
-		s.Clients.trim(min(a.cfg.ClientsPerSite, share))
+		s.Agents.trim(min(cfg.AgentsPerSite, share))
+		s.Clients.trim(min(cfg.ClientsPerSite, share))
 		for _, c := range s.Cells {
-			c.TopAgents.trim(a.cfg.AgentsPerCell)
+			c.TopAgents.trim(cfg.AgentsPerCell)
 		}
 	}
-	return p
 }
 
 func (t *Top) trim(n int) {

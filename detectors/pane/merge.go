@@ -56,6 +56,8 @@ func (c *Coverage) add(o *Coverage) {
 	c.EventsDropped += o.EventsDropped
 	c.SitesFolded += o.SitesFolded
 	c.CellsFolded += o.CellsFolded
+	c.Nodes += o.Nodes
+	c.Absent += o.Absent
 }
 
 // Site returns a site of the pane and makes it when there is none.

@@ -33,6 +33,8 @@ type Coverage struct {
 	EventsDropped uint64 // over MaxEvents
 	SitesFolded   uint64 // Records of sites over MaxSites, counted under Other
 	CellsFolded   uint64 // Records of keys over MaxCells of their site, counted under Other
+	Nodes         uint64 // of a fleet that told, each counted in every pane; 0 where a node counts for itself
+	Absent        uint64 // likewise those that are known and did not tell, or too late
 }
 
 // Heard is what one source told in a pane. A source that is open and tells nothing has one of zeros: what is missing

@@ -290,12 +290,20 @@ func items[T any](c *coder, number protowire.Number, list []T, limit int, walk f
 	return list
 }
 
-func (c *coder) pane(p *Pane) {
+// version is the first field of what stands alone.
+func (c *coder) version() {
 	version := uint64(WireVersion)
-	c.uint(1, &version, WireVersion)
-	if version == 0 {
+	c.uint(1, &version, maxWireTime)
+	switch {
+	case version == 0:
 		c.fail("it has no version")
+	case version > WireVersion && c.err == nil:
+		c.err = fmt.Errorf("%w: version %d; %w", ErrWire, version, ErrVersion)
 	}
+}
+
+func (c *coder) pane(p *Pane) {
+	c.version()
 	c.int(2, &p.Start, maxWireTime)
 	c.int(3, &p.End, maxWireTime)
 	c.bool(4, &p.Jump)
@@ -313,7 +321,7 @@ func (c *coder) pane(p *Pane) {
 }
 
 func (c *coder) coverage(v *Coverage) {
-	for i, n := range []*uint64{&v.Lines, &v.Late, &v.Gaps, &v.Dropped, &v.EventsDropped, &v.SitesFolded, &v.CellsFolded} {
+	for i, n := range []*uint64{&v.Lines, &v.Late, &v.Gaps, &v.Dropped, &v.EventsDropped, &v.SitesFolded, &v.CellsFolded, &v.Nodes, &v.Absent} {
 		c.count(protowire.Number(i+1), n)
 	}
 }
