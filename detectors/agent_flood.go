@@ -60,7 +60,7 @@ func (d *agentFlood) Detect(w *Window) []Finding {
 
 // busiestAgent is the agent with the most requests. No agent at all is none: see self_loop.
 func busiestAgent(s *pane.Site) (pane.Item, bool) {
-	for _, a := range s.Agents.Items() {
+	for _, a := range s.Agents.Heaviest(3) {
 		if a.Key != "" && a.Key != "-" {
 			return a, true
 		}
@@ -86,7 +86,7 @@ func (d *agentFlood) Evidence(w *Window, key Labels) Evidence {
 		if !isClient(k) || s.Cells[k] == nil {
 			return false
 		}
-		first := s.Cells[k].TopAgents.Items()
+		first := s.Cells[k].TopAgents.Heaviest(1)
 		return len(first) > 0 && first[0].Key == top.Key
 	}
 	e := w.explain(site, own)

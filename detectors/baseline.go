@@ -256,8 +256,7 @@ func (site *SiteBaseline) learnAgents(s *pane.Site) {
 	if site.Agents == nil {
 		site.Agents = map[string]uint64{}
 	}
-	top := s.Agents.Items()
-	for _, a := range top[:min(len(top), agentsLearned)] {
+	for _, a := range s.Agents.Heaviest(agentsLearned) {
 		site.Agents[a.Key] += a.Count
 	}
 	site.Requests += s.Agents.Total()

@@ -84,6 +84,12 @@ func (i interval) of(total float64) interval {
 // split is how many requests of one value belong to the storm, and how many do not.
 type split struct{ storm, rest interval }
 
+// named is the split of a value of a dimension.
+type named struct {
+	name string
+	split
+}
+
 // storming gives the part of a cell's requests that is the storm's.
 type storming func(k pane.Key, c *pane.Cell) interval
 
@@ -288,23 +294,24 @@ func (s *storm) ranges() []Count {
 
 // best makes the rule of one dimension: the values with most of the storm.
 func (s *storm) best(by string, splits map[string]split, values float64) Discriminator {
-	names := make([]string, 0, len(splits))
-	for name := range splits {
-		names = append(names, name)
+	list := make([]named, 0, len(splits))
+	for name, x := range splits {
+		list = append(list, named{name, x})
 	}
-	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(cmp.Compare(splits[b].storm.lower, splits[a].storm.lower),
-			cmp.Compare(splits[b].storm.upper, splits[a].storm.upper), strings.Compare(a, b))
+	slices.SortFunc(list, func(a, b named) int {
+		if c := cmp.Compare(b.storm.lower, a.storm.lower); c != 0 { // cmp.Or would compare all names, and there are thousands
+			return c
+		}
+		return cmp.Or(cmp.Compare(b.storm.upper, a.storm.upper), strings.Compare(a.name, b.name))
 	})
 	d := Discriminator{By: by}
 	var caught, hit interval
 	all := s.total.storm.lower
-	for i, name := range names[:min(len(names), ruleKeys)] {
-		x := splits[name]
+	for i, x := range list[:min(len(list), ruleKeys)] {
 		if i > 0 && (caught.lower >= enoughOf*all || x.storm.upper < leastOf*all) {
 			break
 		}
-		d.Keys = append(d.Keys, name)
+		d.Keys = append(d.Keys, x.name)
 		caught.add(x.storm.lower, x.storm.upper)
 		hit.add(x.rest.lower, x.rest.upper)
 	}
@@ -317,17 +324,17 @@ func (s *storm) best(by string, splits map[string]split, values float64) Discrim
 			d.FalseUpper = N(min(1, hit.upper/rest.lower))
 		}
 	}
-	d.Entropy = entropy(names, splits, s.total.storm.upper, values)
+	d.Entropy = entropy(list, s.total.storm.upper, values)
 	return d
 }
 
 // entropy is Shannon's, in bits, of the storm over a dimension. What is not listed counts as spread evenly over the
 // values that are not: with a sketch it is an upper estimate.
-func entropy(names []string, splits map[string]split, total, values float64) Num {
+func entropy(list []named, total, values float64) Num {
 	var h, listed float64
 	n := 0
-	for _, name := range names {
-		if p := splits[name].storm.lower / total; p > 0 {
+	for _, x := range list {
+		if p := x.storm.lower / total; p > 0 {
 			h -= p * math.Log2(p)
 			listed += p
 			n++

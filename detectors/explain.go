@@ -155,7 +155,7 @@ func (w *Window) explain(site string, match func(pane.Key) bool) Evidence {
 		e.RepeatFactor = N(float64(c.Requests) / urls)
 	}
 	if c.TopAgents != nil {
-		for _, it := range c.TopAgents.Items()[:min(topAgents, c.TopAgents.Len())] {
+		for _, it := range c.TopAgents.Heaviest(topAgents) {
 			e.TopAgents = append(e.TopAgents, Count{Key: it.Key, Count: float64(it.Count), Approx: it.Error > 0})
 		}
 	}

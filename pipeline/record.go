@@ -121,8 +121,8 @@ type Record struct {
 
 // Reset makes r empty: every integer that can be unknown is Unknown, slices keep their memory.
 func (r *Record) Reset() {
-	*r = Record{
-		Bytes: Unknown, RequestTime: Unknown, UpstreamTime: Unknown,
-		UpstreamTimes: r.UpstreamTimes[:0], UpstreamStatuses: r.UpstreamStatuses[:0],
-	}
+	times, statuses := r.UpstreamTimes[:0], r.UpstreamStatuses[:0]
+	*r = Record{}
+	r.Bytes, r.RequestTime, r.UpstreamTime = Unknown, Unknown, Unknown
+	r.UpstreamTimes, r.UpstreamStatuses = times, statuses
 }

@@ -144,7 +144,7 @@ const (
 	maxTracks  = 256     // those over it wait, and the watermark before their first lines
 	readAhead  = 8 << 20 // bytes of all of them together that are read and not yet judged
 	leastPiece = 64 << 10
-	mostPiece  = 1 << 20
+	mostPiece  = 128 << 10
 )
 
 // merge takes the work of all files in the order of its time. Files are opened when their time has come, so that

@@ -35,6 +35,10 @@ func (c *Codes) add(code uint16, n uint64) {
 
 // Merge adds the counts of o, which is not changed.
 func (c *Codes) Merge(o *Codes) {
+	if len(c.counts) == 0 {
+		c.counts = slices.Clone(o.counts)
+		return
+	}
 	for _, x := range o.counts {
 		c.add(x.code, x.n)
 	}

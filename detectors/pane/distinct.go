@@ -20,6 +20,9 @@ type Distinct struct {
 	n      int      // used slots, and one more for the hash 0
 	zero   bool
 	sketch *hyperloglog.Sketch // dense, so that reading it changes nothing; nil while exact
+
+	later *later // what is still to be merged, nil for nothing,
+	of    func(*Cell) *Distinct
 }
 
 // Add counts a hash.
@@ -35,7 +38,7 @@ func (d *Distinct) Add(hash uint64) {
 		d.zero = true
 	default:
 		if 2*(d.n+1) > len(d.slots) {
-			d.grow()
+			d.grow(d.n + 1)
 		}
 		mask := uint64(len(d.slots) - 1)
 		at := hash & mask
@@ -52,9 +55,14 @@ func (d *Distinct) Add(hash uint64) {
 	}
 }
 
-func (d *Distinct) grow() {
+// grow makes room for n hashes.
+func (d *Distinct) grow(n int) {
 	old := d.slots
-	d.slots = make([]uint64, max(8, 2*len(old)))
+	size := max(8, len(old))
+	for 2*n > size {
+		size *= 2
+	}
+	d.slots = make([]uint64, size)
 	mask := uint64(len(d.slots) - 1)
 	for _, hash := range old {
 		if hash == 0 {
@@ -82,6 +90,7 @@ func (d *Distinct) estimate() {
 
 // hashes lists the exact set in ascending order.
 func (d *Distinct) hashes() []uint64 {
+	d.settle()
 	list := make([]uint64, 0, d.n)
 	if d.zero {
 		list = append(list, 0)
@@ -95,9 +104,21 @@ func (d *Distinct) hashes() []uint64 {
 	return list
 }
 
-// Merge adds the hashes of o, which is not changed.
+// Merge adds the hashes of o, which stays what it is.
 func (d *Distinct) Merge(o *Distinct) {
+	d.settle()
+	o.settle()
+	if d.n == 0 && d.sketch == nil {
+		*d = Distinct{slots: slices.Clone(o.slots), n: o.n, zero: o.zero}
+		if o.sketch != nil {
+			d.sketch = o.sketch.Clone()
+		}
+		return
+	}
 	if o.sketch == nil {
+		if d.sketch == nil && o.n > d.n {
+			d.grow(o.n) // at once what is needed at least
+		}
 		if o.zero {
 			d.Add(0)
 		}
@@ -117,6 +138,7 @@ func (d *Distinct) Merge(o *Distinct) {
 
 // Count gives the number of different hashes, and whether it is exact.
 func (d *Distinct) Count() (n float64, exact bool) {
+	d.settle()
 	if d.sketch == nil {
 		return float64(d.n), true
 	}
@@ -125,6 +147,7 @@ func (d *Distinct) Count() (n float64, exact bool) {
 
 // fingerprint is equal for equal content.
 func (d *Distinct) fingerprint() uint64 {
+	d.settle()
 	if d.sketch != nil {
 		// Registers in order: of a dense sketch, equal content gives equal bytes.
 		registers, err := d.sketch.MarshalBinary()

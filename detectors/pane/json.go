@@ -183,7 +183,8 @@ func (w *writer) cell(k Key, c *Cell) {
 	w.distinct("distinct_urls", &c.URLs)
 	w.distinct("distinct_missed", &c.Missed)
 	w.top("top_agents", c.TopAgents)
-	w.list("samples", len(c.Samples.kept), func(i int) { w.value(c.Samples.kept[i].text) })
+	samples := c.Samples.Strings()
+	w.list("samples", len(samples), func(i int) { w.value(samples[i]) })
 	w.close()
 }
 

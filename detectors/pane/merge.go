@@ -25,7 +25,8 @@ func Merge(dst, src *Pane) {
 	dst.Heard = mergeHeard(dst.Heard, src.Heard)
 }
 
-// MergeAll gives the window [start, end) of panes. Nothing of it is shared with them.
+// MergeAll gives the window [start, end) of panes, which may not change any more: what of it is seldom asked for is
+// merged when it is. It belongs to one goroutine, with all other windows that are made of it or of the same windows.
 func MergeAll(start, end int64, panes []*Pane) *Pane {
 	dst := &Pane{Start: start, End: end, Sites: map[string]*Site{}}
 	var events int
@@ -37,7 +38,11 @@ func MergeAll(start, end int64, panes []*Pane) *Pane {
 	}
 	for _, p := range panes {
 		for _, name := range p.SiteNames() {
-			mergeSite(dst.Site(name), p.Sites[name], dst, p)
+			s, part := dst.Site(name), p.Sites[name]
+			mergeCells(s, part, dst, p, (*Cell).postpone)
+			s.Agents = postponeTop(s.Agents, part.Agents)
+			s.Clients = postponeTop(s.Clients, part.Clients)
+			s.Waits = mergeWaits(s.Waits, part.Waits)
 		}
 		dst.Events = append(dst.Events, p.Events...)
 		dst.Coverage.add(&p.Coverage)
@@ -91,18 +96,27 @@ func (p *Pane) Widen(start, end int64) {
 }
 
 func mergeSite(dst, src *Site, dstPane, srcPane *Pane) {
+	mergeCells(dst, src, dstPane, srcPane, (*Cell).mergeSketches)
+	dst.Agents = mergeTop(dst.Agents, src.Agents)
+	dst.Clients = mergeTop(dst.Clients, src.Clients)
+	dst.Waits = mergeWaits(dst.Waits, src.Waits)
+}
+
+// mergeCells adds the cells of a site. sketches is how what is no plain count is added.
+func mergeCells(dst, src *Site, dstPane, srcPane *Pane, sketches func(dst, src *Cell)) {
+	if len(dst.Cells) == 0 {
+		dst.Cells = make(map[Key]*Cell, len(src.Cells))
+	}
 	for k, c := range src.Cells {
 		d := dst.Cells[k]
 		if d == nil {
 			d = &Cell{}
 			dst.Cells[k] = d
 		}
-		d.merge(c)
+		d.count(c)
+		sketches(d, c)
 		d.Busy.merge(dstPane.Start, dstPane.End, &c.Busy, srcPane.Start, srcPane.End)
 	}
-	dst.Agents = mergeTop(dst.Agents, src.Agents)
-	dst.Clients = mergeTop(dst.Clients, src.Clients)
-	dst.Waits = mergeWaits(dst.Waits, src.Waits)
 }
 
 func mergeTop(dst, src *Top) *Top {
@@ -113,8 +127,8 @@ func mergeTop(dst, src *Top) *Top {
 	return dst
 }
 
-// merge adds all of o but its Busy, which needs the spans.
-func (c *Cell) merge(o *Cell) {
+// count adds the counts and the durations of o, but not its Busy, which needs the spans.
+func (c *Cell) count(o *Cell) {
 	c.Requests += o.Requests
 	c.Codes.Merge(&o.Codes)
 	for i, n := range o.Cache {
@@ -130,9 +144,14 @@ func (c *Cell) merge(o *Cell) {
 	c.Static += o.Static
 	c.StaticQuery += o.StaticQuery
 	c.StaticLimit += o.StaticLimit
-	c.Refused.merge(&o.Refused)
+	c.Refused.add(&o.Refused)
 	c.Bytes += o.Bytes
 	c.Latency.Merge(&o.Latency)
+}
+
+// mergeSketches adds what count leaves out.
+func (c *Cell) mergeSketches(o *Cell) {
+	c.Refused.Clients.Merge(&o.Refused.Clients)
 	c.Clients.Merge(&o.Clients)
 	c.Agents.Merge(&o.Agents)
 	c.URLs.Merge(&o.URLs)
@@ -143,7 +162,8 @@ func (c *Cell) merge(o *Cell) {
 
 // mergeSame adds o, which has the same span, with its Busy.
 func (c *Cell) mergeSame(o *Cell) {
-	c.merge(o)
+	c.count(o)
+	c.mergeSketches(o)
 	b, x := &c.Busy, &o.Busy
 	b.Untimed += x.Untimed
 	b.Lower += x.Lower

@@ -115,6 +115,10 @@ func (q *Quantiles) bins(f func(index int, n uint64) bool) {
 func (q *Quantiles) Merge(o *Quantiles) {
 	q.count += o.count
 	q.zeros += o.zeros
+	if len(q.pairs) == 0 && q.dense == nil { // most cells of a window are of one pane
+		q.pairs, q.first, q.dense = slices.Clone(o.pairs), o.first, slices.Clone(o.dense)
+		return
+	}
 	o.bins(func(index int, n uint64) bool {
 		q.addBin(index, n)
 		return true

@@ -23,11 +23,11 @@ func (x *Refused) count(r *pipeline.Record) {
 	}
 }
 
-func (x *Refused) merge(o *Refused) {
+// add adds the counts of o.
+func (x *Refused) add(o *Refused) {
 	x.StaticQuery += o.StaticQuery
 	x.Reached += o.Reached
 	x.Errors += o.Errors
-	x.Clients.Merge(&o.Clients)
 }
 
 func (w *writer) refused(x *Refused) {

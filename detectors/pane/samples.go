@@ -16,7 +16,8 @@ const (
 // Samples keeps three requests as text: those with the smallest hashes, so that neither order nor repetition
 // matters. The text is raw: whoever shows it escapes it. The zero value is empty.
 type Samples struct {
-	kept []sample // ascending by hash
+	kept  []sample // ascending by hash
+	later *later   // what is still to be merged; nil for nothing
 }
 
 type sample struct {
@@ -48,8 +49,14 @@ func (s *Samples) keep(at int, x sample) {
 	s.kept = s.kept[:min(len(s.kept), maxSamples)]
 }
 
-// Merge keeps the smallest of both. o is not changed.
+// Merge keeps the smallest of both. o stays what it is.
 func (s *Samples) Merge(o *Samples) {
+	s.settle()
+	o.settle()
+	if len(s.kept) == 0 {
+		s.kept = slices.Clone(o.kept)
+		return
+	}
 	for _, x := range o.kept {
 		if at, found := s.find(x.hash); !found && at < maxSamples {
 			s.keep(at, x)
@@ -59,6 +66,7 @@ func (s *Samples) Merge(o *Samples) {
 
 // Strings lists the samples in the order of their hashes.
 func (s *Samples) Strings() []string {
+	s.settle()
 	if len(s.kept) == 0 {
 		return nil
 	}

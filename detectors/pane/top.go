@@ -32,6 +32,7 @@ type Top struct {
 	index    []int32  // position in entries plus one, by linear probing; nil up to scanLimit entries
 	cursor   int      // where the search for a smallest entry goes on
 	least    uint64   // a lower bound of all counts; it only grows while keys are replaced
+	later    *later   // what is still to be merged; nil for nothing
 }
 
 type entry struct {
@@ -136,22 +137,29 @@ func (t *Top) insert(e entry, hash uint64) {
 	t.least = min(t.least, e.count)
 	t.entries = append(t.entries, e)
 	t.hashes = append(t.hashes, hash)
-	switch n := len(t.entries); {
-	case n <= scanLimit:
-	case 2*n > len(t.index):
-		t.reindex()
-	default:
+	if n := len(t.entries); n > scanLimit && 2*n > len(t.index) {
+		t.reindex(n)
+	} else {
 		t.link(n - 1)
 	}
 }
 
-func (t *Top) reindex() {
+// room makes room for n more entries.
+func (t *Top) room(n int) {
+	t.entries, t.hashes = slices.Grow(t.entries, n), slices.Grow(t.hashes, n)
+	if n += len(t.entries); 2*n > len(t.index) {
+		t.reindex(n)
+	}
+}
+
+// reindex makes an index for n entries.
+func (t *Top) reindex(n int) {
 	t.index = nil
-	if len(t.entries) <= scanLimit {
+	if n <= scanLimit {
 		return
 	}
 	size := 4 * scanLimit
-	for size < 3*len(t.entries) {
+	for size < 3*n {
 		size *= 2
 	}
 	t.index = make([]int32, size)
@@ -198,21 +206,31 @@ func (t *Top) Merge(o *Top) {
 	if o == nil {
 		return
 	}
+	t.settle()
+	o.settle()
 	n := len(t.entries)
 	var listed []bool
 	if o.floor > 0 {
 		listed = make([]bool, n)
 	}
+	var few [64]int32
+	missed := few[:0] // entries of o that t does not list
 	for j := range o.entries {
 		e := &o.entries[j]
-		if i := findKey(t, e.key, o.hashes[j]); i >= 0 {
-			t.entries[i].count += e.count
-			t.entries[i].err += e.err
-			if i < len(listed) {
-				listed[i] = true
-			}
+		i := findKey(t, e.key, o.hashes[j])
+		if i < 0 {
+			missed = append(missed, int32(j))
 			continue
 		}
+		t.entries[i].count += e.count
+		t.entries[i].err += e.err
+		if listed != nil {
+			listed[i] = true
+		}
+	}
+	t.room(len(missed))
+	for _, j := range missed {
+		e := &o.entries[j]
 		t.insert(entry{count: e.count + t.floor, err: e.err + t.floor, key: e.key}, o.hashes[j])
 	}
 	for i := range listed {
@@ -231,21 +249,90 @@ func (t *Top) Merge(o *Top) {
 
 // Trim leaves the n heaviest keys and makes n the capacity. Which ones stay depends on counts and keys alone.
 func (t *Top) Trim(n int) {
+	t.settle()
 	t.capacity = max(n, 1)
 	if len(t.entries) <= t.capacity {
 		return
 	}
-	items := t.Items()
-	t.floor = max(t.floor, items[t.capacity].Count)
-	items = items[:t.capacity]
-	t.entries = make([]entry, len(items))
-	t.hashes = make([]uint64, len(items))
-	for i, item := range items {
-		t.entries[i] = entry{count: item.Count, err: item.Error, key: item.Key}
-		t.hashes[i] = xxhash.Sum64String(item.Key)
+	list := make([]hashedEntry, len(t.entries))
+	for i := range t.entries {
+		list[i] = hashedEntry{t.entries[i], t.hashes[i]}
 	}
-	t.least, t.cursor = items[len(items)-1].Count, 0
-	t.reindex()
+	heaviestFirst(list, t.capacity)
+	t.floor = max(t.floor, list[t.capacity].count)
+	t.entries = make([]entry, t.capacity)
+	t.hashes = make([]uint64, t.capacity)
+	t.least, t.cursor = list[0].count, 0
+	for i, e := range list[:t.capacity] {
+		t.entries[i], t.hashes[i] = e.entry, e.hash
+		t.least = min(t.least, e.count)
+	}
+	t.reindex(t.capacity)
+}
+
+type hashedEntry struct {
+	entry
+	hash uint64
+}
+
+// heavier is the order of Items.
+func (e *entry) heavier(o *entry) bool {
+	return e.count > o.count || e.count == o.count && e.key < o.key
+}
+
+// heaviestFirst brings the n heaviest entries of a longer list to its front, in no order, and the next one behind them:
+// Hoare's quickselect (CACM 4, 1961), since most of what is trimmed need not be sorted.
+func heaviestFirst(list []hashedEntry, n int) {
+	for low, high := 0, len(list)-1; low < high; {
+		middle := low + (high-low)/2
+		for _, pair := range [][2]int{{low, middle}, {middle, high}, {low, middle}} { // the median of three to the middle
+			if list[pair[1]].heavier(&list[pair[0]].entry) {
+				list[pair[0]], list[pair[1]] = list[pair[1]], list[pair[0]]
+			}
+		}
+		pivot := list[middle].entry
+		i, j := low, high
+		for i <= j {
+			for list[i].heavier(&pivot) {
+				i++
+			}
+			for pivot.heavier(&list[j].entry) {
+				j--
+			}
+			if i <= j {
+				list[i], list[j] = list[j], list[i]
+				i, j = i+1, j-1
+			}
+		}
+		switch {
+		case n <= j:
+			high = j
+		case n >= i:
+			low = i
+		default:
+			return
+		}
+	}
+}
+
+// Heaviest is the first n of Items, for a small n without sorting all.
+func (t *Top) Heaviest(n int) []Item {
+	if t == nil {
+		return nil
+	}
+	t.settle()
+	var items []Item
+	for i := range t.entries {
+		e := &t.entries[i]
+		at := len(items)
+		for at > 0 && (e.count > items[at-1].Count || e.count == items[at-1].Count && e.key < items[at-1].Key) {
+			at--
+		}
+		if at < n {
+			items = slices.Insert(items[:min(len(items), n-1)], at, Item{e.key, e.count, e.err})
+		}
+	}
+	return items
 }
 
 // Items lists the keys, heaviest first, equal ones by key. The result belongs to the caller.
@@ -253,6 +340,7 @@ func (t *Top) Items() []Item {
 	if t == nil {
 		return nil
 	}
+	t.settle()
 	items := make([]Item, len(t.entries))
 	for i, e := range t.entries {
 		items[i] = Item{e.key, e.count, e.err}
@@ -271,6 +359,7 @@ func (t *Top) Get(key string) (Item, bool) {
 	if t == nil {
 		return Item{}, false
 	}
+	t.settle()
 	i := findKey(t, key, xxhash.Sum64String(key))
 	if i < 0 {
 		return Item{}, false
@@ -283,6 +372,7 @@ func (t *Top) Total() uint64 {
 	if t == nil {
 		return 0
 	}
+	t.settle()
 	return t.total
 }
 
@@ -291,6 +381,7 @@ func (t *Top) Floor() uint64 {
 	if t == nil {
 		return 0
 	}
+	t.settle()
 	return t.floor
 }
 
@@ -299,6 +390,7 @@ func (t *Top) Len() int {
 	if t == nil {
 		return 0
 	}
+	t.settle()
 	return len(t.entries)
 }
 
@@ -307,6 +399,7 @@ func (t *Top) Clone() *Top {
 	if t == nil {
 		return nil
 	}
+	t.settle()
 	c := *t
 	c.entries, c.hashes, c.index = slices.Clone(t.entries), slices.Clone(t.hashes), slices.Clone(t.index)
 	return &c

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -158,5 +159,36 @@ func TestTopAllocatesForNewKeysOnly(t *testing.T) {
 	top.AddString(string(long[:300]), 1)
 	if items := top.Items(); len(items) != 1 || len(items[0].Key) != maxKey {
 		t.Errorf("keys that agree in %d bytes are not one: %d", maxKey, len(items))
+	}
+}
+
+// TestTopTrimsAndListsTheHeaviest: a part of the order is that of the whole.
+func TestTopTrimsAndListsTheHeaviest(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 7))
+	for _, weights := range []int{1, 3, 1000} { // all equal, mostly equal, mostly different
+		whole := NewTop(2000)
+		for range 1500 {
+			whole.AddString(fmt.Sprint("key ", random.IntN(1e6)), uint64(1+random.IntN(weights)))
+		}
+		want := whole.Items()
+		for _, n := range []int{1, 2, 16, 700, len(want) - 1, len(want), len(want) + 1} {
+			kept := min(n, len(want))
+			if got := whole.Heaviest(n); !slices.Equal(got, want[:kept]) {
+				t.Fatalf("the heaviest %d of weights to %d: %v", n, weights, got[:min(3, len(got))])
+			}
+			trimmed := whole.Clone()
+			trimmed.Trim(n)
+			if !slices.Equal(trimmed.Items(), want[:kept]) {
+				t.Fatalf("trimmed to %d of weights to %d: %v", n, weights, trimmed.Items()[:1])
+			}
+			if kept < len(want) && trimmed.Floor() != want[kept].Count {
+				t.Errorf("trimmed to %d: floor %d, the next weighs %d", n, trimmed.Floor(), want[kept].Count)
+			}
+			for _, x := range want[:kept] {
+				if got, ok := trimmed.Get(x.Key); !ok || got != x {
+					t.Fatalf("trimmed to %d: %v is found as %v", n, x, got)
+				}
+			}
+		}
 	}
 }

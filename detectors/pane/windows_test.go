@@ -1,6 +1,7 @@
 package pane
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -45,5 +46,23 @@ func TestWindowsMergeFewPanes(t *testing.T) {
 	w.Push(jump)
 	if v := w.View(jump.End-300*second, jump.End); len(v.Sites) != 0 {
 		t.Errorf("sites from before the jump: %v", v.SiteNames())
+	}
+}
+
+// TestViewsLeaveThePanesAlone: what is merged when it is asked for changes neither the panes nor a view of the same time.
+func TestViewsLeaveThePanesAlone(t *testing.T) {
+	panes := assemble(Config{}, 5*time.Second, traffic(6, 20000, 5e6))
+	before := fmt.Sprint(panes)
+	w := NewWindows(10*time.Second, time.Minute)
+	for _, p := range panes {
+		w.Push(p)
+		first := w.View(p.End-int64(time.Minute), p.End)
+		again := w.View(p.End-int64(time.Minute), p.End)
+		if first.String() != again.String() {
+			t.Fatalf("two views of the minute before %d differ", p.End)
+		}
+	}
+	if fmt.Sprint(panes) != before {
+		t.Error("views changed their panes")
 	}
 }

@@ -441,6 +441,7 @@ func (c *coder) cell(x *Cell) {
 		c.message(protowire.Number(20+i), func() { c.distinct(d) })
 	}
 	x.TopAgents = c.top(24, x.TopAgents)
+	x.Samples.settle()
 	x.Samples.kept = items(c, 25, x.Samples.kept, maxSamples, func(s *sample) {
 		c.fixed(1, &s.hash)
 		c.text(2, &s.text)
@@ -538,6 +539,7 @@ func (c *coder) shares(number protowire.Number, list []share) []share {
 
 // distinct is the exact set, or the sketch as its library writes it.
 func (c *coder) distinct(d *Distinct) {
+	d.settle()
 	if c.writing && d.sketch != nil {
 		registers, err := d.sketch.MarshalBinary()
 		if err != nil {
@@ -604,6 +606,7 @@ func (c *coder) top(number protowire.Number, t *Top) *Top {
 }
 
 func (c *coder) summary(t *Top) {
+	t.settle()
 	capacity := uint64(t.capacity)
 	c.uint(1, &capacity, 1<<13)
 	c.count(2, &t.total)
