@@ -135,12 +135,24 @@ func adviseThrottle(f *facts) []option {
 	if e.BaselinePerMinute.Get() > 0 {
 		text += fmt.Sprintf("; the busiest agent that people use is known to make %s", short(e.BaselinePerMinute.Get()))
 	}
-	options := []option{{Advice{Layer: layerNginx, Text: sentence(text, perAddress(e), f.small(e)), Snippet: nginxThrottle(e.BaselinePerMinute.Get()),
+	options := []option{{Advice{Layer: layerNginx, Text: sentence(perhapsYou(e)+text, perAddress(e), f.small(e)), Snippet: nginxThrottle(e.BaselinePerMinute.Get()),
 		Verify: verify}, []string{"agent_throttle", "ua_throttle"}}}
 	if repair != nil {
 		options = slices.Insert(options, 0, option{repair("", verify), nil})
 	}
 	return options
+}
+
+// fewAddresses is up to how many addresses a flood may be a crawl, a monitor or an office of the site's own side. A fleet of
+// scanners has hundreds.
+const fewAddresses = 16
+
+// perhapsYou asks first whether a flood from few addresses is the site's own, "" where it has many.
+func perhapsYou(e *detectors.Evidence) string {
+	if n := e.DistinctClients; !n.Known() || n.Get() > fewAddresses {
+		return ""
+	}
+	return "it comes" + from(e) + ": if you started it (a crawl, a monitor, a test from your office), slow it where it runs to 5 to 10 requests a second and name its addresses under allowed or own; else "
 }
 
 // nginxThrottle limits each User-Agent to a margin over the most that people are known to make a minute.
@@ -150,7 +162,8 @@ func nginxThrottle(usual float64) string {
 		limit = math.Ceil(usual * 1.8)
 	}
 	return fmt.Sprintf("limit_req_zone $http_user_agent zone=agent:10m rate=%.0fr/m;\n"+
-		"server {\n    limit_req zone=agent burst=50 nodelay;\n    limit_req_status 429;\n    # what the server has now\n}", limit)
+		"map $status $agent_retry_after {\n    default \"\";   # an empty header is not sent\n    429     60;\n}\n"+
+		"server {\n    limit_req zone=agent burst=50 nodelay;\n    limit_req_status 429;\n    add_header Retry-After $agent_retry_after always;   # again in each location that has an add_header of its own\n    # what the server has now\n}", limit)
 }
 
 const nothingToDo = "nothing to do"
@@ -371,7 +384,7 @@ func nginxPattern(route string) string {
 // nginxPatterns are those of the routes that can be in a configuration.
 func nginxPatterns(routes []string) (patterns []string) {
 	for _, route := range routes {
-		if p := nginxPattern(route); p != "" {
+		if p := nginxPattern(route); p != "" && !slices.Contains(patterns, p) { // routes that differ in a segment's type are one
 			patterns = append(patterns, p)
 		}
 	}

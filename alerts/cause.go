@@ -32,6 +32,9 @@ var causeRules = []struct {
 	}, answeredCause},
 	{"head storm", func(f *facts) bool { return f.head != nil && !contradicted(f) }, headCause},
 	{"flood that hurts nobody", func(f *facts) bool { return f.flood != nil && f.alert.reads("agent_flood") && !f.hurting }, floodCause},
+	{"flood that holds the origin", func(f *facts) bool {
+		return f.flood != nil && f.hurting && f.flood.WorkerSecondsShare.Get() >= pinShare
+	}, floodHurtCause},
 	{"self loop beside", func(f *facts) bool { return f.self != nil && f.hurting }, selfCause},
 	{"one class", func(f *facts) bool { return f.class.share > broadShare }, classCause},
 	{"nothing stands out", func(*facts) bool { return true }, undeterminedCause},
@@ -87,7 +90,7 @@ func headCause(f *facts) Cause {
 		return Cause{statedBy(missing), fmt.Sprintf("a storm of %s at %s a minute%s; no client is hurt: %s",
 			f.storm(), short(f.head.RequestsPerMinute.Get()), scanners(f), numbers), missing}
 	case share.Get() >= pinShare && reached.Get() >= reachedAtAll:
-		return Cause{Proven, fmt.Sprintf("HEAD requests on %s pinned the origin: %s%s%s", routeOf(f), numbers, counterfactual(f), scanners(f)), nil}
+		return Cause{Proven, fmt.Sprintf("HEAD requests on %s pinned the origin: %s%s%s", routeOf(f), numbers, counterfactual(f.head), scanners(f)), nil}
 	}
 	if share.Known() && share.Get() < pinShare {
 		missing = append(missing, "a share of the worker-seconds of at least "+percent(pinShare)+": others take part")
@@ -105,6 +108,26 @@ func floodCause(f *facts) Cause {
 	return Cause{Proven, fmt.Sprintf("a flood of one agent at %s requests a minute%s; no client is hurt", short(e.RequestsPerMinute.Get()),
 		known(e.DistinctClients.Known(), func() string { return from(e) })) +
 		known(usual != "", func() string { return ": " + usual }), nil}
+}
+
+// floodHurtCause: the routes on which an agent is the busiest hold the origin; they are its own where next to all of their
+// requests are.
+func floodHurtCause(f *facts) Cause {
+	e := f.flood
+	var routes []string
+	for _, r := range e.TopRoutes[:min(len(e.TopRoutes), named)] {
+		routes = append(routes, cut(r.Key, 120))
+	}
+	on := "several routes"
+	if len(routes) > 0 {
+		on = strings.Join(routes, ", ")
+	}
+	text := fmt.Sprintf("a flood of one agent at %s requests a minute pinned the origin: what it asks for most, %s, holds %s of the worker-seconds",
+		short(e.RequestsPerMinute.Get()), on, percent(e.WorkerSecondsShare.Get()))
+	if !e.DistinctClients.Known() {
+		return Cause{Probable, text, []string{"whether the other clients of these routes took no part"}}
+	}
+	return Cause{Proven, sentence(text, perAddress(e)) + counterfactual(e), nil}
 }
 
 // scanners says what many addresses with few requests each look like. Whose they are no log tells.
@@ -144,9 +167,9 @@ func agents(f *facts) string {
 	return ""
 }
 
-// counterfactual is what the origin would have been without the class.
-func counterfactual(f *facts) string {
-	without, pool := f.head.CounterfactualBusyWorkers, f.head.PoolWorkers
+// counterfactual is what the origin would have been without these requests.
+func counterfactual(e *detectors.Evidence) string {
+	without, pool := e.CounterfactualBusyWorkers, e.PoolWorkers
 	if !without.Known() || !pool.Known() || pool.Get() <= 0 {
 		return ""
 	}
@@ -383,6 +406,8 @@ func classCause(f *facts) Cause {
 		return Cause{Probable, text, []string{"a share that alone used up the pool"}}
 	case f.sat == nil:
 		return Cause{Probable, text, []string{"a pool that is used up"}}
+	case len(f.costly) > 1 && f.costly[1].share > broadShare: // what the pool would have done without one of two is no proof
+		return Cause{Probable, fmt.Sprintf("%s; %s holds %s", text, f.costly[1], percent(f.costly[1].share)), []string{"a share that alone used up the pool"}}
 	}
 	without, pool := f.sat.CounterfactualBusyWorkers, f.sat.PoolWorkers
 	if without.Known() && pool.Get() > 0 {

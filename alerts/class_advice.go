@@ -17,6 +17,9 @@ type ClassAdvice struct {
 	Advice []Advice // the best layer first; none: the class itself needs nothing
 }
 
+// RuleStaticLimit is the rule of static files that a limiter refuses.
+const RuleStaticLimit = "static file that a limiter refuses"
+
 // ruleHead is the rule of HEADs that the origin should never see.
 const ruleHead = "HEAD that reaches the origin"
 
@@ -39,7 +42,7 @@ var classRules = []struct {
 	{"the site's own host", func(c *classFacts) bool { return c.Origin == pipeline.Own }, adviseSelf},
 	{"HEAD that is answered before the origin", func(c *classFacts) bool { return c.Method == "HEAD" && c.answered() }, adviseNothing},
 	{ruleHead, func(c *classFacts) bool { return c.Method == "HEAD" && (c.heavy() || c.frequent()) }, adviseHead},
-	{"static file that a limiter refuses", func(c *classFacts) bool { return c.static() && c.Evidence.Limited.Get() > 0 }, adviseStaticLimit},
+	{RuleStaticLimit, func(c *classFacts) bool { return c.static() && c.Evidence.Limited.Get() > 0 }, adviseStaticLimit},
 	{"the origin had workers left", func(c *classFacts) bool { return c.calm() }, nil},
 	{"small: it waits behind the others", func(c *classFacts) bool { return !c.heavy() }, nil},
 	{"static file", (*classFacts).static, adviseStatic},

@@ -77,6 +77,9 @@ func Compare(a, b *Entry, marks []Mark) Comparison {
 	return c
 }
 
+// Noted tells that something is known to have been changed between the two.
+func (c *Comparison) Noted() bool { return len(c.Between)+len(c.NewControls) > 0 }
+
 // judge gives the verdict, by the first rule that matches.
 func (c *Comparison) judge(a, b *Entry) {
 	say := func(v FixVerdict, format string, args ...any) { c.Verdict, c.Why = v, fmt.Sprintf(format, args...) }
@@ -101,6 +104,8 @@ func (c *Comparison) judge(a, b *Entry) {
 		say(NotComparable, "no alert fired, and the busiest minute was only %s times as busy: whether the same requests came is not known", short(worse))
 	case !b.hurt():
 		say(Held, "it was %s times as large and hurt nobody", short(worse))
+	case !a.hurt() && !c.Noted():
+		say(NotComparable, "the earlier one hurt nobody, this one did, and no fix between the two is noted")
 	case !a.hurt():
 		say(DidNotHold, "the earlier one hurt nobody, this one did")
 	case !same && a.Requests != "" && b.Requests != "":
@@ -226,7 +231,7 @@ func (c *Comparison) Lines() []string {
 	for _, m := range c.Between {
 		add("between: %s %s", m.At, m.Text)
 	}
-	if len(c.Between)+len(c.NewControls) == 0 {
+	if !c.Noted() {
 		add("%s", sinceUnknown)
 	}
 	return out

@@ -163,7 +163,7 @@ func TestCompare(t *testing.T) {
 		return l.Entries()[0]
 	}
 	first := entry(1000, Page, "/checkout/{int}", 1800, 14000, 9000, 4000, 20000)
-	marks := []Mark{{At: Instant(1500 * second), Text: "waf rule live"}, {At: Instant(1500 * second), Text: "elsewhere", Site: "other.example"}, {At: Instant(9000 * second), Text: "later"}}
+	marks := []Mark{{At: Instant(1500 * second), Text: "waf rule live"}, {At: Instant(1500 * second), Text: "elsewhere", Site: "other.example"}, {At: Instant(9000 * second), Text: "later"}, {At: Instant(700 * second), Text: "a deploy"}}
 	ongoing := entry(5000, Page, "/checkout/{int}", 1800, 1, 1, 1, 1)
 	ongoing.Ongoing = true
 	elsewhere := entry(5000, Page, "/checkout/{int}", 1800, 1, 1, 1, 1)
@@ -188,6 +188,7 @@ func TestCompare(t *testing.T) {
 		{"a quiet time", quiet, NotComparable, "whether the same requests came is not known"},
 		{"a busier time without an alert", busier, Held, "3.89 times as large"},
 		{"the earlier one hurt nobody", entry(400, Info, "/checkout/{int}", 3600, 28000, 0, 0, 0), DidNotHold, "the earlier one hurt nobody, this one did"},
+		{"the earlier one hurt nobody, and nothing was done", entry(800, Info, "/checkout/{int}", 3600, 28000, 0, 0, 0), NotComparable, "no fix between the two is noted"},
 		{"itself", first, NotComparable, "one and the same"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

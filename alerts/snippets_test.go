@@ -245,8 +245,14 @@ func TestThrottleSnippetInNginx(t *testing.T) {
 	if got := p.burst(t, 120, "/news", "Mozilla/5.0 scanner"); got[429] < 50 || got[200] < 50 {
 		t.Errorf("the flood: %v", got)
 	}
+	if status, header := p.ask(t, http.MethodGet, "/news", "Mozilla/5.0 scanner"); status != 429 || header.Get("Retry-After") != "60" {
+		t.Errorf("what it is told: %d %v", status, header)
+	}
 	if got := p.burst(t, 30, "/news", "Mozilla/5.0 visitor"); got[200] != 30 {
 		t.Errorf("another agent: %v", got)
+	}
+	if status, header := p.ask(t, http.MethodGet, "/news", "Mozilla/5.0 visitor"); status != 200 || header.Get("Retry-After") != "" {
+		t.Errorf("what others are told: %d %v", status, header)
 	}
 }
 

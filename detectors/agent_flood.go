@@ -3,6 +3,7 @@ package detectors
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/squall-sre/squall/detectors/pane"
@@ -105,7 +106,7 @@ func (d *agentFlood) Evidence(w *Window, key Labels) Evidence {
 	e.BaselinePerMinute = N(w.Agents(site).PerMinute)
 	e.Requests, e.RequestsPerMinute = N(float64(top.Count)), N(float64(top.Count)/w.Minutes())
 	if len(e.TopRoutes) > 0 {
-		e.Route = e.TopRoutes[0].Key
+		e.Method, e.Route, _ = strings.Cut(e.TopRoutes[0].Key, " ")
 	}
 	flood := w.storm(site, ofAgent(top.Key))
 	flood.agent = top.Key

@@ -89,3 +89,23 @@ func (c *Class) answer() string {
 	}
 	return layerText(c.Answer)
 }
+
+// left tells how many classes a table does not list.
+func left(n int) string {
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return "One more class, a small one."
+	}
+	return fmt.Sprintf("%d more classes, each small.", n)
+}
+
+// gist is what an advice begins with: enough to tell it from the others of its layer.
+func gist(advice string) string {
+	const most = 72
+	for _, end := range []string{"; ", ": ", ". "} {
+		advice, _, _ = strings.Cut(advice, end)
+	}
+	return cutAt(advice, most)
+}

@@ -21,7 +21,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"visible": alerts.Escape, "code": lines, "number": number, "percent": share, "interval": interval,
 	"span": span, "layer": layerText, "columns": func() []string { return classColumns }, "methods": func() []string { return methods[:] },
 	"because": func(m Member) string { return because(&m) }, "silences": silences, "words": func(s string) string { return strings.ReplaceAll(s, "_", " ") },
-	"clock": clock, "lines": (*alerts.Comparison).Lines, "at": func(t alerts.Instant) string { return clock(Time(t)) }, "count": func(n uint64) string { return alerts.Number(float64(n)) },
+	"gist": gist, "left": left, "clock": clock, "lines": (*alerts.Comparison).Lines, "at": func(t alerts.Instant) string { return clock(Time(t)) }, "count": func(n uint64) string { return alerts.Number(float64(n)) },
 }).Parse(pageText))
 
 // lines is alerts.Escape for our own text of several lines: the line ends stay.

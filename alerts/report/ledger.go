@@ -78,6 +78,11 @@ func (s *Series) entry(from, to Time) alerts.Entry {
 	return e
 }
 
+// knows tells that an incident is one of the report's own.
+func (r *Report) knows(id string) bool {
+	return slices.ContainsFunc(r.Ledger, func(e alerts.Entry) bool { return e.ID == id })
+}
+
 // held tells in a sentence whether the last fix held, "" when no incident of its kind is known.
 func (r *Report) held() string {
 	var c *alerts.Comparison
@@ -87,8 +92,8 @@ func (r *Report) held() string {
 	case len(r.Compared) > 0:
 		c = &r.Compared[0]
 	}
-	if c == nil {
-		return ""
+	if c == nil || !c.Noted() && r.knows(c.Earlier) {
+		return "" // two of one log, and nobody says that anything was done between them: no fix is known
 	}
 	switch c.Verdict {
 	case alerts.Held:

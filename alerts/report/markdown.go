@@ -13,12 +13,13 @@ import (
 // WriteMarkdown writes the report for a ticket: the same content without the timelines. What lines told stands in code
 // spans, escaped.
 func (r *Report) WriteMarkdown(w io.Writer) error {
-	m := markdown{bufio.NewWriter(w)}
+	m := markdown{bufio.NewWriter(w), map[alerts.Advice]bool{}}
 	m.line("# Incident report\n\n**%s**\n", plain(r.Verdict.Sentence))
 	if fix := r.Verdict.Fix; fix != nil {
-		m.line("**Fix, in %s:** %s\n", layerText(fix.Layer), plain(fix.Text))
-		m.snippet(fix.Snippet)
-		m.verify(fix.Verify)
+		m.advice("Fix, in "+layerText(fix.Layer), fix)
+	}
+	for i := range r.Verdict.Others {
+		m.advice("Also, in "+layerText(r.Verdict.Others[i].Layer), &r.Verdict.Others[i])
 	}
 	if r.Verdict.Cause != "" {
 		m.line("**Cause:** %s\n", plain(r.Verdict.Cause))
@@ -42,7 +43,21 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	return m.Flush()
 }
 
-type markdown struct{ *bufio.Writer }
+type markdown struct {
+	*bufio.Writer
+	told map[alerts.Advice]bool // each stands once: the alerts of an incident have the same
+}
+
+func (m markdown) advice(title string, a *alerts.Advice) {
+	if m.told[*a] {
+		m.line("**%s:** as above: %s\n", title, plain(gist(a.Text)))
+		return
+	}
+	m.told[*a] = true
+	m.line("**%s:** %s\n", title, plain(a.Text))
+	m.snippet(a.Snippet)
+	m.verify(a.Verify)
+}
 
 // line leaves an error to the end: bufio.Writer keeps it, and Flush returns it.
 func (m markdown) line(format string, args ...any) { _, _ = fmt.Fprintf(m, format+"\n", args...) }
@@ -141,9 +156,18 @@ func (m markdown) window(w *Window) {
 		m.line("| %s |", strings.Join(cells, " | "))
 	}
 	if w.Left > 0 {
-		m.line("\n%d more classes, each small.", w.Left)
+		m.line("\n%s", left(w.Left))
 	}
-	m.line("\nWhat the usual dashboards showed:\n")
+	m.line("")
+	for i := range w.Classes {
+		if c := &w.Classes[i]; len(c.Advice) > 0 {
+			m.line("`%s`: %s. Facts: %s.\n", code(c.Name()), c.Rule, plain(c.Why))
+			for j := range c.Advice {
+				m.advice("In "+layerText(c.Advice[j].Layer), &c.Advice[j])
+			}
+		}
+	}
+	m.line("What the usual dashboards showed:\n")
 	for _, p := range w.Dashboards {
 		m.line("- %s: %s%s", p.Name, plain(p.Showed), green(&p))
 	}
@@ -179,10 +203,11 @@ func (m markdown) alert(a *Alert) {
 	for _, c := range a.Evidence.RuleCoverage {
 		m.line("- rule in place `%s`: would have caught %s of the damage", code(c.Rule), interval(c.Lower, c.Upper))
 	}
-	for _, x := range a.Advice {
-		m.line("\n**%s:** %s\n", x.Layer, plain(x.Text))
-		m.snippet(x.Snippet)
-		m.verify(x.Verify)
+	if len(a.Advice) > 0 {
+		m.line("")
+	}
+	for i := range a.Advice {
+		m.advice("In "+layerText(a.Advice[i].Layer), &a.Advice[i])
 	}
 	if len(a.Evidence.Samples) > 0 {
 		m.line("Samples:\n")

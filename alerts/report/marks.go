@@ -39,8 +39,9 @@ func (c *chart) mark(m alerts.Mark) {
 }
 
 // brief cuts a text to what a line of a chart has room for.
-func brief(s string) string {
-	const most = 48
+func brief(s string) string { return cutAt(s, 48) }
+
+func cutAt(s string, most int) string {
 	r := []rune(s)
 	if len(r) <= most {
 		return s

@@ -65,6 +65,11 @@ func TestDayStaysSmall(t *testing.T) {
 	if n := strings.Count(page.String(), "<svg"); n != 3 {
 		t.Errorf("%d charts for three sites", n)
 	}
+	for _, site := range []string{"a.example", "b.example", "c.example"} {
+		if !strings.Contains(page.String(), `<p class="site"><strong>Timeline of `+site) {
+			t.Errorf("no chart is headed %s", site)
+		}
+	}
 }
 
 // TestManySites: names by the thousand share one timeline beside those with most requests, and no request is lost.
@@ -126,6 +131,56 @@ func TestVerdicts(t *testing.T) {
 				t.Errorf("ongoing %t, missing %q", r.Incidents[0].Ongoing, r.Missing)
 			}
 		})
+	}
+}
+
+// TestSentences: each site's own requests are named with it, a share says of what time it is, and of two incidents of one log
+// nobody claims that a fix lay between them.
+func TestSentences(t *testing.T) {
+	class := func(method, route string, share float64) Class {
+		return Class{Method: method, Route: route, Origin: "external", Evidence: detectors.Evidence{WorkerSecondsShare: detectors.N(share), Limited: detectors.N(0)}}
+	}
+	window := func(site string, c ...Class) Window {
+		total := detectors.Evidence{BusyWorkersUpper: detectors.N(90), PoolWorkers: detectors.N(25), Requests: detectors.N(1000), Errors5xx: detectors.N(0)}
+		return Window{Site: site, Total: total, Classes: c}
+	}
+	storm := Alert{Name: "StormHurting", Severity: alerts.Page, Cause: alerts.Cause{Verdict: alerts.Proven}, Evidence: detectors.Evidence{Method: "HEAD", Route: "/pay", WorkerSecondsShare: detectors.N(0.88)}}
+	two := Incident{
+		ID: "2", Severity: alerts.Page, Sites: []string{"a.example", "b.example"}, Alerts: []Alert{storm},
+		Windows: []Window{window("a.example", class("HEAD", "/pay", 0.84)), window("b.example", class("HEAD", "/checkout", 0.9)), window("c.example", class("GET", "/", 0.2))},
+	}
+	files := class("GET", "/app.css", 0)
+	files.Rule, files.Advice = alerts.RuleStaticLimit, []alerts.Advice{{Layer: "nginx", Text: "by $uri", Snippet: "map"}}
+	files.Evidence.Limited, files.Evidence.DistinctClients = detectors.N(400), detectors.N(1)
+	crawl := Alert{Name: "AgentFlood", Severity: alerts.Warning, Cause: alerts.Cause{Verdict: alerts.Proven, Text: "a flood"}, Advice: []alerts.Advice{{Layer: "nginx", Text: "throttle"}}}
+	warned := Incident{ID: "3", Severity: alerts.Warning, Sites: []string{"a.example"}, Alerts: []Alert{crawl}, Windows: []Window{window("a.example", files)}}
+	again := two
+	again.Compared = &alerts.Comparison{Earlier: "1", Verdict: alerts.DidNotHold, Why: "the same again"}
+	for _, c := range []struct {
+		name        string
+		in          Incident
+		own         string // an incident of the same log
+		says, never string
+	}{
+		{"two sites", two, "", "HEAD /pay pinned the origin of a.example", "a.example, b.example"},
+		{"the other site", two, "", "; HEAD /checkout that of b.example", "c.example"},
+		{"a share of another time", two, "", "88 % of the worker-seconds while they came", "84 %"},
+		{"files that a limiter refuses", warned, "", "a limiter refused 400 requests for GET /app.css, from 1 address: if these are your own hosts", ""},
+		{"an earlier report", again, "", "The last fix did not hold: the same again", ""},
+		{"the same log", again, "1", "pinned", "The last fix"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := Report{Incidents: []Incident{c.in}, Ledger: []alerts.Entry{{ID: c.own}}}
+			r.verdict()
+			if s := r.Verdict.Sentence; !strings.Contains(s, c.says) || c.never != "" && strings.Contains(s, c.never) {
+				t.Error(s)
+			}
+		})
+	}
+	r := Report{Incidents: []Incident{warned}}
+	r.verdict()
+	if len(r.Verdict.Others) != 1 || r.Verdict.Others[0].Snippet != "map" {
+		t.Errorf("what to do of the files: %+v", r.Verdict)
 	}
 }
 

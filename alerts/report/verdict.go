@@ -18,7 +18,7 @@ const pinning = 0.5
 func (r *Report) verdict() {
 	v := &r.Verdict
 	if len(r.Incidents) == 0 {
-		*v = Verdict{Outcome: Calm, Sentence: "No client is known to be hurt: no alert fired" + r.span() + "." + r.halves() + r.held()}
+		*v = Verdict{Outcome: Calm, Sentence: "No client is known to be hurt: no alert fired" + r.span() + "." + r.halves() + r.refused() + r.held()}
 		if r.Input.Parsed == 0 {
 			*v = Verdict{Outcome: Undetermined, Sentence: "Undetermined: no line was understood."}
 		}
@@ -34,6 +34,11 @@ func (r *Report) verdict() {
 	for i := range a.Advice {
 		if x := &a.Advice[i]; v.Fix != nil && x.Text != v.Fix.Text && a.Cause.Verdict != alerts.Undetermined {
 			v.Others = append(v.Others, *x)
+		}
+	}
+	for _, c := range in.refusals() {
+		if x := c.Advice; len(x) > 0 && !slices.ContainsFunc(v.Others, func(o alerts.Advice) bool { return o.Snippet == x[0].Snippet }) && in.Severity == alerts.Warning {
+			v.Others = append(v.Others, x[0])
 		}
 	}
 	if n := in.givenUp(); len(in.Windows) > 0 {
@@ -68,6 +73,23 @@ func (r *Report) span() string {
 	}
 	return " " + span(r.From, r.To)
 }
+
+// refused tells of a limiter that said no: whom it met, panes know of own and allowed addresses alone.
+func (r *Report) refused() string {
+	var n uint64
+	for i := range r.Sites {
+		for _, v := range r.Sites[i].Limited {
+			n += v
+		}
+	}
+	if n < refusedAtAll {
+		return ""
+	}
+	return fmt.Sprintf(" A limiter refused %s requests: were they of your own hosts or people, own and allowed must name their addresses.", alerts.Number(float64(n)))
+}
+
+// refusedAtAll is from how many requests that a limiter refused it is worth a sentence.
+const refusedAtAll = 100
 
 // halves names what detectors saw that was no alert by itself.
 func (r *Report) halves() string {
@@ -124,11 +146,7 @@ func (in *Incident) culprit(a *Alert) (string, *alerts.Advice) {
 		if own := pinned[0].Advice; len(own) > 0 && (fix == nil || fix.Layer != own[0].Layer || a.Evidence.Route != pinned[0].Route) {
 			fix = &own[0]
 		}
-		var names []string
-		for _, c := range pinned {
-			names = append(names, c.Name())
-		}
-		return enumerate(names), fix
+		return enumerate(named(pinned)), fix
 	}
 	if a.Cause.Verdict == alerts.Undetermined {
 		return "", fix
@@ -139,10 +157,16 @@ func (in *Incident) culprit(a *Alert) (string, *alerts.Advice) {
 // pinned are the classes that held most of the worker time of the incident's worst window: the first, and those beside it
 // that the same rule is about. None did when together they hold less than half.
 func (in *Incident) pinned() []*Class {
-	if in.Severity != alerts.Page || len(in.Windows) == 0 || len(in.Windows[0].Classes) == 0 || in.Windows[0].calm() {
+	if in.Severity != alerts.Page || len(in.Windows) == 0 {
 		return nil
 	}
-	w := &in.Windows[0]
+	return in.Windows[0].pinned()
+}
+
+func (w *Window) pinned() []*Class {
+	if len(w.Classes) == 0 || w.calm() {
+		return nil
+	}
 	first := &w.Classes[0]
 	out, share := []*Class{first}, first.Evidence.WorkerSecondsShare.Get()
 	for i := 1; i < len(w.Classes) && len(out) < 3; i++ {
@@ -155,6 +179,31 @@ func (in *Incident) pinned() []*Class {
 		return nil
 	}
 	return out
+}
+
+// elsewhere tells what pinned the origins of an incident's other sites, by site.
+func (in *Incident) elsewhere() string {
+	var b strings.Builder
+	told := []string{in.Windows[0].Site}
+	for i := range in.Windows {
+		w := &in.Windows[i]
+		if classes := w.pinned(); len(classes) > 0 && !slices.Contains(told, w.Site) && len(told) <= mostElsewhere {
+			told = append(told, w.Site)
+			fmt.Fprintf(&b, "; %s that of %s", enumerate(named(classes)), w.Site)
+		}
+	}
+	return b.String()
+}
+
+// mostElsewhere is how many more sites the sentence names.
+const mostElsewhere = 2
+
+// named are the names of classes.
+func named(classes []*Class) (names []string) {
+	for _, c := range classes {
+		names = append(names, c.Name())
+	}
+	return names
 }
 
 // calm tells that the origin had workers left.
@@ -185,15 +234,20 @@ func ranked(classes []*Class) string {
 	return enumerate(parts)
 }
 
-// shareOf is the share of the worker-seconds of some classes: as the alert tells it, where it is about the same requests.
-func shareOf(classes []*Class, a *Alert) (sum float64) {
-	if e := &a.Evidence; len(classes) == 1 && e.Method == classes[0].Method && e.Route == classes[0].Route && e.WorkerSecondsShare.Known() {
-		return e.WorkerSecondsShare.Get()
-	}
+// shareOf tells the share of the worker-seconds of some classes: as the alert tells it, where it is about the same requests.
+// It is of the time in which they came; the table's is of the whole incident, until the queue was empty.
+func shareOf(classes []*Class, a *Alert) string {
+	var sum float64
 	for _, c := range classes {
 		sum += c.Evidence.WorkerSecondsShare.Get()
 	}
-	return sum
+	text := alerts.Percent(sum) + " of the worker-seconds"
+	if e := &a.Evidence; len(classes) == 1 && e.Method == classes[0].Method && e.Route == classes[0].Route && e.WorkerSecondsShare.Known() {
+		if came := alerts.Percent(e.WorkerSecondsShare.Get()) + " of the worker-seconds"; came != text {
+			return came + " while they came"
+		}
+	}
+	return text
 }
 
 // Name is the class as people write it.
@@ -222,11 +276,11 @@ func (in *Incident) sentence(v *Verdict, a *Alert) string {
 	case v.Outcome == Noted && in.inFront():
 		fmt.Fprintf(&b, "Nothing paged, and what came on %s%s did not reach the origin: %s", in.Where(), when, firstPart(a.Cause.Text))
 	case v.Outcome == Noted:
-		fmt.Fprintf(&b, "Nothing paged, but something is wrong on %s%s: %s%s", in.Where(), when, firstPart(a.Cause.Text), in.failed())
+		fmt.Fprintf(&b, "Nothing paged, but something is wrong on %s%s: %s%s", in.Where(), when, firstPart(a.Cause.Text), in.failed()+in.refusedFiles())
 	case v.Outcome == Undetermined:
 		fmt.Fprintf(&b, "Clients of %s were hurt%s, by what is undetermined: %s", in.Where(), when, firstPart(a.Cause.Text))
 	case len(pinned) > 0:
-		fmt.Fprintf(&b, "%s pinned the origin of %s%s: %s of the worker-seconds", v.Culprit, in.Where(), when, alerts.Percent(shareOf(pinned, a)))
+		fmt.Fprintf(&b, "%s pinned the origin of %s%s: %s%s", v.Culprit, in.Windows[0].Site, when, shareOf(pinned, a), in.elsewhere())
 	default:
 		fmt.Fprintf(&b, "Something hurt %s%s: %s", in.Where(), when, firstPart(a.Cause.Text))
 	}
@@ -263,6 +317,46 @@ func (in *Incident) failed() string {
 		return ""
 	}
 	return "; " + alerts.Number(n) + " requests were answered 5xx"
+}
+
+// refusedFiles tells of static files that a limiter refused: pages that call their own site look like that, and nothing in a
+// log tells whose an address is.
+func (in *Incident) refusedFiles() string {
+	var n, clients float64
+	refused := in.refusals()
+	for _, c := range refused {
+		n, clients = n+c.Evidence.Limited.Get(), max(clients, c.Evidence.DistinctClients.Get())
+	}
+	if n < refusedAtAll {
+		return ""
+	}
+	text := fmt.Sprintf("; a limiter refused %s requests for %s", alerts.Number(n), enumerate(named(refused[:min(len(refused), 3)])))
+	if clients > 0 && clients <= fewClients {
+		text += fmt.Sprintf(", from %s: if these are your own hosts, the site calls itself, and own must name them", counted(clients, "address", "addresses"))
+	}
+	return text
+}
+
+// refusals are the classes of strangers' static files that a limiter refused.
+func (in *Incident) refusals() (out []*Class) {
+	for i := range in.Windows {
+		for j := range in.Windows[i].Classes {
+			if c := &in.Windows[i].Classes[j]; c.Rule == alerts.RuleStaticLimit && c.Origin == "external" {
+				out = append(out, c)
+			}
+		}
+	}
+	return out
+}
+
+// fewClients is up to how many addresses may be a site's own hosts.
+const fewClients = 8
+
+func counted(n float64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return alerts.Number(n) + " " + many
 }
 
 // firstPart is a cause's text up to its first semicolon.

@@ -137,7 +137,9 @@ func TestDaemonKeepsIncidents(t *testing.T) {
 		{"", "application/json", `{"text":""}`, 400},
 		{"", "application/json", `{"text":"x","more":1}`, 400},
 		{"", "text/plain", `{"text":"x"}`, 400}, // what a page elsewhere may send without asking
-		{"", "application/json", `{"text":"` + strings.Repeat("x", 1<<17) + `"}`, 400},
+		{"", "application/json", `{"text":"` + strings.Repeat("x", 1<<17) + `"}`, 413},
+		{"/alertmanager", "application/json", `{"version":"4","alerts":[],"commonAnnotations":{"x":"` + strings.Repeat("x", 1<<19) + `"}}`, 200},
+		{"/alertmanager", "application/json", `{"version":"4","alerts":[],"commonAnnotations":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`, 413},
 	} {
 		res, err := http.Post(squall.base+"/api/v1/annotations"+c.path, c.kind, strings.NewReader(c.body))
 		if err != nil {

@@ -64,6 +64,7 @@ const (
 	webIdleTimeout   = time.Minute
 	webMaxHeader     = 16 << 10 // bytes
 	webMaxBody       = 64 << 10 // bytes
+	webMaxPayload    = 1 << 20  // bytes of an Alertmanager's webhook: a group of many alerts with all their texts
 
 	webMaxConnections = 256 // more wait in the kernel until one of these ends
 	webGrace          = 5 * time.Second
@@ -152,7 +153,19 @@ func newWebHandler(c webServerConfig) http.Handler {
 		mux.HandleFunc("GET /debug/pprof/trace", patient(pprof.Trace))
 	}
 	// A page on another site must not be able to reload squall through the reader's browser.
-	return guarded(http.NewCrossOriginProtection().Handler(http.MaxBytesHandler(mux, webMaxBody)))
+	return guarded(http.NewCrossOriginProtection().Handler(bounded(mux)))
+}
+
+// bounded limits the bodies of requests.
+func bounded(next http.Handler) http.Handler {
+	others, payloads := http.MaxBytesHandler(next, webMaxBody), http.MaxBytesHandler(next, webMaxPayload)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == annotateAlertsPath {
+			payloads.ServeHTTP(w, r)
+			return
+		}
+		others.ServeHTTP(w, r)
+	})
 }
 
 // contentPolicy lets the page use its own files, and nothing else: no script or style stands in it, or comes with a

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -27,8 +28,11 @@ func (c webServerConfig) ledgerRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/incidents/{id}", c.incident)
 	mux.HandleFunc("GET /api/v1/annotations", c.annotations)
 	mux.HandleFunc("POST /api/v1/annotations", c.annotate)
-	mux.HandleFunc("POST /api/v1/annotations/alertmanager", c.annotateAlerts)
+	mux.HandleFunc("POST "+annotateAlertsPath, c.annotateAlerts)
 }
+
+// annotateAlertsPath takes Alertmanager's webhook.
+const annotateAlertsPath = "/api/v1/annotations/alertmanager"
 
 // newestFirst sorts incidents.
 func newestFirst(list []alerts.Entry) []alerts.Entry {
@@ -85,7 +89,7 @@ func (c webServerConfig) annotations(w http.ResponseWriter, _ *http.Request) {
 func (c webServerConfig) annotate(w http.ResponseWriter, r *http.Request) {
 	var m alerts.Mark
 	if err := decodeBody(r, &m, true); err != nil {
-		say(w, http.StatusBadRequest, "an annotation is {\"text\": …, \"site\": …, \"at\": RFC 3339}: "+err.Error())
+		say(w, refusal(err), "an annotation is {\"text\": …, \"site\": …, \"at\": RFC 3339}: "+err.Error())
 		return
 	}
 	if m.At == 0 {
@@ -93,6 +97,14 @@ func (c webServerConfig) annotate(w http.ResponseWriter, r *http.Request) {
 	}
 	m.Source = cmp.Or(m.Source, "annotate")
 	c.keep(w, r, []alerts.Mark{m})
+}
+
+// refusal is the status for a body that cannot be taken.
+func refusal(err error) int {
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return http.StatusRequestEntityTooLarge
+	}
+	return http.StatusBadRequest
 }
 
 // alertmanagerPayload is the part of Alertmanager's webhook, version 4, that is looked at.
@@ -113,8 +125,12 @@ const mostOfPayload = 100
 // annotateAlerts takes Alertmanager's webhook, version 4: other people's alerts stand on the timeline.
 func (c webServerConfig) annotateAlerts(w http.ResponseWriter, r *http.Request) {
 	var p alertmanagerPayload
-	if err := decodeBody(r, &p, false); err != nil || p.Version != "4" {
-		say(w, http.StatusBadRequest, "this takes the webhook of Alertmanager, version 4")
+	err := decodeBody(r, &p, false)
+	if err == nil && p.Version != "4" {
+		err = fmt.Errorf("the version is %q", p.Version)
+	}
+	if err != nil {
+		say(w, refusal(err), "this takes the webhook of Alertmanager, version 4: "+err.Error())
 		return
 	}
 	var marks []alerts.Mark
