@@ -79,12 +79,13 @@ func (c *Config) checkSources(errs *configErrors) {
 	c.checkPaths(errs)
 }
 
-// checkPaths refuses paths that two sources name: each would read the file, and its lines would count twice. What
+// checkPaths refuses paths that two sources name, unless one excludes what the other reads: each would read the file, and its lines would count twice. What
 // globs and links have in common on the disk is not looked at: a file made there must not keep squall from starting.
 func (c *Config) checkPaths(errs *configErrors) {
 	type named struct {
 		*node
-		source string
+		source  string
+		exclude *node
 	}
 	var earlier []named
 	for i := range c.Sources {
@@ -94,10 +95,10 @@ func (c *Config) checkPaths(errs *configErrors) {
 		}
 		paths := s.Kind.node.get("paths")
 		for j := 0; paths.item(j) != nil; j++ {
-			p := named{paths.item(j), s.Name}
+			p := named{paths.item(j), s.Name, s.Kind.node.get("exclude")}
 			for _, e := range earlier {
-				if e.source != p.source && samePath(e.text, p.text) {
-					errs.add(p.at, "source %q names what source %q reads already, by its path at %s: its lines would count twice",
+				if e.source != p.source && samePath(e.text, p.text) && !anyMatches(e.exclude.texts(), p.text) && !anyMatches(p.exclude.texts(), e.text) {
+					errs.add(p.at, "source %q names what source %q reads already, by its path at %s: its lines would count twice; exclude it at one of them",
 						p.source, e.source, e.at)
 				}
 			}

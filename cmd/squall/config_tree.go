@@ -105,6 +105,14 @@ func (n *node) item(i int) *node {
 	return n.items[i]
 }
 
+// texts are those of a list.
+func (n *node) texts() (texts []string) {
+	for i := 0; n.item(i) != nil; i++ {
+		texts = append(texts, n.item(i).text)
+	}
+	return texts
+}
+
 // shown is the text for an error message: what came from a file or from the environment is not shown.
 func (n *node) shown() string {
 	switch {

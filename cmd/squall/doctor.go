@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -152,23 +153,19 @@ func (d *doctor) source(ctx context.Context, s *SourceConfig) {
 		d.tried(what, found, err, "mend the access that this names; then run this again")
 		return
 	}
-	paths := s.Kind.node.get("paths")
 	switch s.Type {
 	case "file", "container":
 		o := opener{format: choice, zone: s.Timezone.Location, framing: framings[s.Type]}
-		patterns := []string{"/var/log/pods/*/*/*.log"}
-		if paths != nil {
-			patterns = nil
-			for _, p := range paths.items {
-				patterns = append(patterns, p.text)
-			}
+		patterns := s.Kind.node.get("paths").texts()
+		if len(patterns) == 0 {
+			patterns = []string{"/var/log/pods/*/*/*.log"}
 		}
 		for _, pattern := range patterns {
-			d.files(what, pattern, o, choice.name)
+			d.files(what, pattern, s.Kind.node.get("exclude").texts(), o, choice.name)
 		}
 	case "syslog":
-		for _, l := range s.Kind.node.get("listen").items {
-			d.listener(ctx, what, l.text)
+		for _, l := range s.Kind.node.get("listen").texts() {
+			d.listener(ctx, what, l)
 		}
 	default:
 		d.say(healthy, what, s.Type+": nothing to try", "")
@@ -191,12 +188,13 @@ func (d *doctor) tried(what, found string, err error, do string) {
 // mostExamined is how many files of a pattern are read; of the others only that they may be.
 const mostExamined = 20
 
-func (d *doctor) files(what, pattern string, o opener, named string) {
+func (d *doctor) files(what, pattern string, exclude []string, o opener, named string) {
 	found, err := filepath.Glob(pattern)
 	if err != nil {
 		d.say(sick, what, fmt.Sprintf("%s: %v", pattern, err), "")
 		return
 	}
+	found = slices.DeleteFunc(found, func(path string) bool { return path != pattern && anyMatches(exclude, path) })
 	if len(found) == 0 {
 		d.say(weak, what, "no file matches "+pattern, "squall waits for one. Is the server's log there? squall init looks for it; is its folder one that this user may enter?")
 		return
@@ -204,6 +202,12 @@ func (d *doctor) files(what, pattern string, o opener, named string) {
 	healthyFiles, newest := 0, time.Time{}
 	for i, path := range found {
 		if strings.HasSuffix(path, ".gz") || strings.HasSuffix(path, ".zst") || strings.HasSuffix(path, ".bz2") {
+			continue
+		}
+		if _, err := regular(path); errors.Is(err, errNoFile) {
+			if path == pattern { // a glob may match what it is not meant to
+				d.say(sick, what, err.Error(), "squall follows files: let the server write one, or send its log to a source syslog")
+			}
 			continue
 		}
 		if err := d.reader.mayRead(path); err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -111,7 +112,7 @@ func replaceFile(path string, text []byte) error {
 
 // tellInit says what was done and what comes next.
 func tellInit(out io.Writer, path string, s survey, text []byte) {
-	fmt.Fprintf(out, "%s is written: %d sources, %d sites, %d lines.\n", path, len(s.sources), len(s.sites), bytes.Count(text, []byte{'\n'}))
+	fmt.Fprintf(out, "%s is written; sources: %d, sites: %d, lines: %d.\n", path, len(s.sources), len(s.sites), bytes.Count(text, []byte{'\n'}))
 	for _, m := range s.missing {
 		fmt.Fprintf(out, "not found out: %s\n", m)
 	}
@@ -138,21 +139,59 @@ func (s survey) config() []byte {
 	b.WriteString("\nsources:\n")
 	if len(s.sources) == 0 {
 		comment(&b, "  ", "No log was found. This waits for nginx's; other sources: container, journal, syslog, kubernetes, s3.")
-		b.WriteString("  - {type: file, paths: ['/var/log/nginx/*access*.log']}\n")
+		b.WriteString("  - {name: nginx-access, type: file, paths: ['/var/log/nginx/*access*.log']}\n")
+	}
+	if s.servers() > 1 {
+		comment(&b, "  ", "Several servers log here. Where one passes requests on to another, delete one of the two: each request would")
+		comment(&b, "  ", "count twice.")
 	}
 	for _, src := range s.sources {
-		for _, l := range src.about {
-			comment(&b, "  ", l)
-		}
-		fmt.Fprintf(&b, "  - type: %s\n", src.kind)
-		for _, f := range src.fields {
-			fmt.Fprintf(&b, "    %s\n", f)
-		}
+		s.writeSource(&b, src)
+	}
+	for _, l := range s.skipped {
+		comment(&b, "  ", l)
 	}
 	s.writeOwn(&b)
 	s.writeSites(&b)
 	s.writeOutputs(&b)
 	return b.Bytes()
+}
+
+// servers is how many kinds of server have access logs among the sources.
+func (s survey) servers() (n int) {
+	for _, word := range []string{"nginx", "haproxy", "apache2", "httpd", "caddy", "traefik", "envoy"} {
+		if slices.ContainsFunc(s.sources, func(src surveyedSource) bool {
+			return strings.HasPrefix(src.name, word) && src.kind == "file" && !strings.Contains(src.name, "error")
+		}) {
+			n++
+		}
+	}
+	return n
+}
+
+func (s survey) writeSource(b *bytes.Buffer, src surveyedSource) {
+	for _, l := range src.about {
+		comment(b, "  ", l)
+	}
+	fmt.Fprintf(b, "  - name: %s\n    type: %s\n", src.name, src.kind)
+	if len(src.paths) > 0 {
+		fmt.Fprintf(b, "    paths: %s\n", yamlList(src.paths))
+	}
+	if len(src.exclude) > 0 {
+		fmt.Fprintf(b, "    exclude: %s\n", yamlList(src.exclude))
+	}
+	for _, f := range src.fields {
+		fmt.Fprintf(b, "    %s\n", f)
+	}
+}
+
+// yamlList quotes texts as a list of YAML's.
+func yamlList(texts []string) string {
+	quoted := make([]string, len(texts))
+	for i, text := range texts {
+		quoted[i] = yamlQuoted(text)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
 // comment writes a line of comment; what was found in logs and configurations may hold anything.
@@ -188,11 +227,7 @@ func (s survey) writeSites(b *bytes.Buffer) {
 	}
 	b.WriteString("\n# From nginx's server_name.\nsites:\n")
 	for _, hosts := range s.sites {
-		quoted := make([]string, len(hosts))
-		for i, h := range hosts {
-			quoted[i] = yamlQuoted(h)
-		}
-		fmt.Fprintf(b, "  - {name: %s, hosts: [%s]}\n", quoted[0], strings.Join(quoted, ", "))
+		fmt.Fprintf(b, "  - {name: %s, hosts: %s}\n", yamlQuoted(hosts[0]), yamlList(hosts))
 	}
 }
 

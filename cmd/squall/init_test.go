@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -115,6 +116,90 @@ func initKeepsWhatIsThere(t *testing.T, root, file string) {
 	}
 }
 
+// TestInitCountsNoRequestTwice holds that of the logs that have the same requests one is read, and that what a glob
+// matches is not read as another source too.
+func TestInitCountsNoRequestTwice(t *testing.T) {
+	howTo, err := os.ReadFile("../../deploy/nginx/squall.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cri := "2026-11-30T10:00:00Z stdout F " + combinedLine
+	root := surveyedMachine(t, map[string]string{
+		"etc/nginx/nginx.conf": `events {}
+http {
+  access_log /var/log/nginx/access.log;
+  error_log /var/log/nginx/error.log;
+  include conf.d/*.conf;
+  server { # redirects for all
+    server_name B.example a.example. www.a.example c.example; access_log /var/log/nginx/$host.log; return 301 https://$host/; }
+  server { server_name a.example www.a.example;
+    location / { content_by_lua_block { ngx.say("it's } not {") } } }
+  server { server_name b.example; access_log /var/log/nginx/b.log combined buffer=32k flush=1m; access_log /var/log/nginx/packed.gz combined gzip; }
+  server { server_name c.example; access_log /var/log/nginx/even.log combined if=$even; access_log /var/log/nginx/odd.log combined if=$odd; }
+}
+stream { log_format squall '$remote_addr $protocol $bytes_sent'; access_log /var/log/nginx/stream.log squall; server { listen 53; } }`,
+		"etc/nginx/conf.d/squall.conf":                      string(howTo),
+		"var/log/nginx/error.log":                           "",
+		"var/log/nginx/b.log":                               combinedLine,
+		"var/log/nginx/other.log":                           combinedLine,
+		"var/log/pods/projectcontour_envoy-x_1/envoy/0.log": cri,
+		"var/log/pods/ingress-nginx_nginx-ingress-controller-1_1/controller/0.log": cri,
+		"etc/php/8.2/fpm/pool.d/two.conf":                                          "[a]\npm.max_children = 5\n[b]\npm.max_children = 50\n",
+	})
+	if err := os.Mkdir(filepath.Join(root, "var/log/nginx/folder.log"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	text, told, err := runCommand("init", "--root", root, "--output", "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, faults, err := parseConfig("init.yaml", []byte(text), nil)
+	if err != nil || len(faults) > 0 {
+		t.Fatal(err, faults)
+	}
+	var read []string
+	for i := range c.Sources {
+		s := c.Sources[i].Kind.node
+		read = append(read, strings.Join(append(s.get("paths").texts(), s.get("exclude").texts()...), " "))
+	}
+	check(t, "what is read", strings.Join(read, "\n"), strings.Join([]string{
+		"/var/log/nginx/*.log /var/log/nginx/b.log /var/log/nginx/even.log /var/log/nginx/odd.log /var/log/nginx/squall.log /var/log/nginx/error.log",
+		"/var/log/nginx/b.log", "/var/log/nginx/even.log", "/var/log/nginx/odd.log", "/var/log/nginx/squall.log", "/var/log/nginx/error.log",
+		"/var/log/pods/*ingress-nginx*/*/*.log /var/log/pods/*nginx-ingress*/*/*.log /var/log/pods/*envoy*/*/*.log /var/log/pods/*contour*/*/*.log",
+	}, "\n"))
+	for _, want := range []string{
+		"access.log is left out: each of its requests is in /var/log/nginx/squall.log", "lateness: 1m5s", "nginx packs /var/log/nginx/packed.gz",
+		"{name: 'b.example', hosts: ['b.example']}", "{name: 'a.example', hosts: ['a.example', 'www.a.example']}", "{name: 'c.example', hosts: ['c.example']}",
+		"workers: 0,", "max_children = 50", "host=\"$host\"",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s is not in\n%s\n%s", want, text, told)
+		}
+	}
+	for _, w := range c.sourceWarnings() {
+		if strings.Contains(w, "no name") {
+			t.Errorf("squall warns of its own configuration: %s", w)
+		}
+	}
+}
+
+// TestInitOpensNoPipe holds that a log that is a pipe keeps nobody waiting for its writer: neither init nor doctor.
+func TestInitOpensNoPipe(t *testing.T) {
+	root := surveyedMachine(t, map[string]string{"var/log/nginx/other-access.log": combinedLine})
+	pipe := filepath.Join(root, "var/log/nginx/access.log")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text, _, err := runCommand("init", "--root", root, "--output", "-")
+	if err != nil || !strings.Contains(text, "/var/log/nginx/access.log is no file") || !strings.Contains(text, "other-access.log: looks like nginx") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	found, _ := doctored(t, "sources: [{name: a, type: file, paths: ["+pipe+"]}]")
+	if d := about(found, "source a"); d.Status != sick || !strings.Contains(d.Found, "no file") || d.Do == "" {
+		t.Errorf("%+v", d)
+	}
+}
+
 // TestInitOfNothing holds that a machine without logs gets a configuration that loads, and says what to do.
 func TestInitOfNothing(t *testing.T) {
 	text, _, err := runCommand("init", "--root", t.TempDir(), "--output", "-")
@@ -157,7 +242,7 @@ func FuzzNginxConfiguration(f *testing.F) {
 	f.Add("http { log_format a '$x'; server { server_name a.b; access_log /l a; } }")
 	f.Add("a \"b\\\" ${c} {;}}} # d\naccess_log /x$y_${z}.log;")
 	f.Fuzz(func(t *testing.T, text string) {
-		found := readNginx(text)
+		found := readNginx(text, func(string) []string { return []string{text} }) // it includes itself
 		for _, l := range found.logs {
 			if strings.Contains(l.glob(), "$") {
 				t.Errorf("%q keeps a variable", l.glob())

@@ -19,6 +19,9 @@ func TestTwoSourcesNameOneFile(t *testing.T) {
 		{"/var/log/nginx/./access.log", "/var/log//nginx/access.log", true},
 		{"/var/log/nginx/access.log", "/var/log/nginx/error.log", false},
 		{"/var/log/nginx/*.log", "/var/log/haproxy/*.log", false},
+		{"/var/log/nginx/*.log'], exclude: ['/var/log/nginx/access.log", "/var/log/nginx/access.log", false},
+		{"/var/log/nginx/access.log", "/var/log/nginx/*.log'], exclude: ['/var/log/nginx/a*", false},
+		{"/var/log/nginx/*.log'], exclude: ['/var/log/nginx/error.log", "/var/log/nginx/access.log", true},
 	} {
 		path := filepath.Join(t.TempDir(), "squall.yaml")
 		text := "sources:\n  - {name: a, type: file, paths: ['" + c.first + "']}\n  - {name: b, type: file, paths: ['" + c.second + "']}\n"

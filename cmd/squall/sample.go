@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -93,17 +95,29 @@ func (s *logSample) fits() bool {
 	return float64(s.failed) < misfitShare*float64(s.lines) || s.lines == 0
 }
 
+// errNoFile is the fault of what has a name as a file has and is none: to open a pipe waits for whoever writes to it.
+var errNoFile = errors.New("it is no file")
+
+// regular tells what a path leads to, or why that is no file.
+func regular(path string) (os.FileInfo, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: %w", path, errNoFile)
+	}
+	return info, err
+}
+
 // lastLines reads the whole lines at the end of a file.
 func lastLines(path string) ([]byte, error) {
+	info, err := regular(path)
+	if err != nil {
+		return nil, err
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close() // it was only read
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
 	from := max(0, info.Size()-sampleBytes)
 	text, err := io.ReadAll(io.NewSectionReader(f, from, sampleBytes))
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -70,6 +71,32 @@ func TestFileAppearsLater(t *testing.T) {
 	s.untilState(f, filepath.Join(dir, "pods", "*", "*.log"), pipeline.StateUnmatched)
 	if n := logs.FilterMessage("no file matches, looking on").Len(); n != 2 {
 		t.Errorf("logged %d times that no file matches the glob, want one for each time it was so", n)
+	}
+}
+
+// What is excluded is not read, nor what was rotated from it; it is as if it did not match.
+func TestExcludedFileIsNotRead(t *testing.T) {
+	dir, s := t.TempDir(), newSpool(t)
+	lines := number(0, 30)
+	write(t, filepath.Join(dir, "a.log"), text(lines[:10]))
+	for _, name := range []string{"error.log", "error.log.1", "b-debug.log"} {
+		write(t, filepath.Join(dir, name), "not to be read\n")
+	}
+	f := newFiles(testConfig(filepath.Join(dir, "*")), testRuntime(), nil)
+	f.cfg.Exclude = []string{filepath.Join(dir, "error.log"), filepath.Join(dir, "*-debug.log")}
+	run(t, f, s)
+	s.want(lines[:10])
+	write(t, filepath.Join(dir, "c-debug.log"), "not to be read\n")
+	write(t, filepath.Join(dir, "c.log"), text(lines[10:20]))
+	s.want(lines[:20])
+	rename(t, filepath.Join(dir, "error.log"), filepath.Join(dir, "error.log.2"))
+	write(t, filepath.Join(dir, "error.log"), "not to be read\n")
+	appendTo(t, filepath.Join(dir, "a.log"), text(lines[20:]))
+	s.want(lines)
+	for _, state := range f.States() {
+		if strings.Contains(state.Path, "error") || strings.Contains(state.Path, "debug") {
+			t.Errorf("%+v is followed", state)
+		}
 	}
 }
 

@@ -26,6 +26,7 @@ type fileConfig struct {
 	Common `yaml:",inline"`
 
 	Paths    []string      `yaml:"paths"`     // files and globs
+	Exclude  []string      `yaml:"exclude"`   // files and globs that are not read, though a glob of paths matches them
 	From     string        `yaml:"from"`      // start or end: where to begin in files that are there at the very first start
 	Quiet    time.Duration `yaml:"quiet"`     // how long a rotated or deleted file must rest before it is let go
 	MaxFiles int           `yaml:"max_files"` // files held open at a time; the rest waits
@@ -49,7 +50,7 @@ func buildFiles(cfg fileConfig, rt Runtime, place func(path string, s *pipeline.
 	}
 	switch {
 	case len(cfg.Paths) == 0:
-		return nil, errors.New("paths is empty")
+		return nil, errors.New("paths is missing: write paths: [/var/log/nginx/*access*.log]")
 	case cfg.From != "start" && cfg.From != "end":
 		return nil, fmt.Errorf("from %q: use start or end", cfg.From)
 	case cfg.Quiet < minQuiet:
@@ -57,9 +58,12 @@ func buildFiles(cfg fileConfig, rt Runtime, place func(path string, s *pipeline.
 	case cfg.MaxFiles < 1:
 		return nil, fmt.Errorf("max_files %d is less than 1", cfg.MaxFiles)
 	}
-	for _, path := range cfg.Paths {
-		if _, err := filepath.Match(path, ""); err != nil || !filepath.IsAbs(path) {
-			return nil, fmt.Errorf("path %q is not an absolute path or glob", path)
+	for _, path := range slices.Concat(cfg.Paths, cfg.Exclude) {
+		if _, err := filepath.Match(path, ""); err != nil {
+			return nil, fmt.Errorf("path %q is no glob: a [ is not closed", path)
+		}
+		if !filepath.IsAbs(path) {
+			return nil, fmt.Errorf("path %q is not an absolute path or glob: it must begin with /", path)
 		}
 	}
 	return newFiles(cfg, rt, place), nil

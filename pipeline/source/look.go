@@ -174,6 +174,7 @@ func (f *files) expand() map[string]bool {
 			continue
 		}
 		matches, _ := filepath.Glob(pattern) // the pattern was checked, and what cannot be read is not there
+		matches = slices.DeleteFunc(matches, f.excluded)
 		f.match(pattern, len(matches) > 0)
 		for _, path := range matches {
 			if _, ok := seen[path]; !ok {
@@ -205,6 +206,22 @@ func (f *files) expand() map[string]bool {
 		}
 	}
 	return seen
+}
+
+// excluded tells whether a path that a glob matches is one that the configuration leaves out, or was rotated from one.
+func (f *files) excluded(path string) bool {
+	if len(f.cfg.Exclude) == 0 {
+		return false
+	}
+	stem := path
+	if r, rotated := parseRotated(filepath.Base(path)); rotated {
+		stem = filepath.Join(filepath.Dir(path), r.stem)
+	}
+	return slices.ContainsFunc(f.cfg.Exclude, func(pattern string) bool {
+		fits, _ := filepath.Match(pattern, path) // the pattern was checked
+		of, _ := filepath.Match(pattern, stem)
+		return fits || of || pattern == path || pattern == stem
+	})
 }
 
 // An infixedLog has a name like access.1.log beside an access.log.
