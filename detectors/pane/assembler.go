@@ -79,6 +79,9 @@ type Assembler struct {
 	pending Coverage // of lines without a pane: goes to the next one handed out
 	indexes []map[place]slot
 	client  [64]byte // scratch for an address as text
+	seen    names    // agents and addresses
+	agents  int      // that a site of the pane before had, in the mean: room is made at once
+	clients int      // likewise
 	tellers []teller
 	names   map[string]int // of tellers
 }
@@ -281,6 +284,13 @@ func (a *Assembler) finish(p *Pane, heard []uint64) *Pane {
 	p.Coverage.add(&a.pending)
 	a.pending = Coverage{}
 	a.listen(p, heard)
+	a.agents, a.clients = 0, 0
+	for _, s := range p.Sites {
+		a.agents += s.Agents.Len()
+		a.clients += s.Clients.Len()
+	}
+	a.agents /= max(len(p.Sites), 1)
+	a.clients /= max(len(p.Sites), 1)
 	p.bound(&a.cfg)
 	return p
 }

@@ -127,6 +127,8 @@ func (a *Assembler) newSlot(o *openPane, at place) (s slot, own bool) {
 	if site.Agents == nil {
 		site.Agents = NewTop(exactFactor * a.cfg.AgentsPerSite)
 		site.Clients = NewTop(exactFactor * a.cfg.ClientsPerSite)
+		site.Agents.room(a.agents)
+		site.Clients.room(a.clients)
 	}
 	if cell == nil {
 		if len(site.Cells) >= 2*a.cfg.MaxCells && at.key.Route != Other {
@@ -193,10 +195,11 @@ func (a *Assembler) count(o *openPane, src int, r *pipeline.Record) {
 		name := r.UserAgent[:min(len(r.UserAgent), maxKey)]
 		agent = xxhash.Sum64(name)
 		c.Agents.Add(agent)
-		c.TopAgents.add(name, agent, 1)
-		if !probe {
-			s.site.Agents.add(name, agent, 1)
+		ofSite := s.site.Agents
+		if probe {
+			ofSite = nil
 		}
+		a.seen.count(name, agent, c.TopAgents, ofSite)
 	}
 	if r.Client.IsValid() {
 		address := r.Client.As16()
@@ -206,7 +209,8 @@ func (a *Assembler) count(o *openPane, src int, r *pipeline.Record) {
 			c.Refused.Clients.Add(client)
 		}
 		if !probe {
-			s.site.Clients.Add(r.Client.Unmap().WithZone("").AppendTo(a.client[:0]), 1)
+			text := r.Client.Unmap().WithZone("").AppendTo(a.client[:0])
+			a.seen.count(text, xxhash.Sum64(text), s.site.Clients)
 			if waited(r) {
 				o.waits.add(r, methodName(r.Method), client)
 			}

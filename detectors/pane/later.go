@@ -7,13 +7,15 @@ package pane
 type later struct {
 	cells []*Cell
 	tops  []*Top
+	few   [4]*Cell // room for cells
 }
 
 // postpone has the sets, the ranking and the samples of o merged into those of c when they are asked for.
 func (c *Cell) postpone(o *Cell) {
 	l := c.Clients.later
 	if l == nil {
-		l = &later{cells: make([]*Cell, 0, 4)}
+		l = &later{}
+		l.cells = l.few[:0]
 		for _, d := range []struct {
 			set *Distinct
 			of  func(*Cell) *Distinct

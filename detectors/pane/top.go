@@ -47,13 +47,19 @@ func NewTop(capacity int) *Top { return &Top{capacity: max(capacity, 1)} }
 // for a key that it does not hold.
 func (t *Top) Add(key []byte, weight uint64) {
 	key = key[:min(len(key), maxKey)]
-	t.add(key, xxhash.Sum64(key), weight)
+	if hash := xxhash.Sum64(key); !t.addKnown(key, hash, weight) {
+		t.addNew(string(key), hash, weight)
+	}
 }
 
 // AddString is Add for a string.
 func (t *Top) AddString(key string, weight uint64) {
 	key = key[:min(len(key), maxKey)]
-	hash := xxhash.Sum64String(key)
+	t.addString(key, xxhash.Sum64String(key), weight)
+}
+
+// addString is AddString for a key that was cut and hashed.
+func (t *Top) addString(key string, hash, weight uint64) {
 	if i := findKey(t, key, hash); i >= 0 {
 		t.entries[i].count += weight
 		t.total += weight
@@ -62,14 +68,15 @@ func (t *Top) AddString(key string, weight uint64) {
 	t.addNew(key, hash, weight)
 }
 
-// add is Add for a key that was cut and hashed.
-func (t *Top) add(key []byte, hash, weight uint64) {
-	if i := findKey(t, key, hash); i >= 0 {
-		t.entries[i].count += weight
-		t.total += weight
-		return
+// addKnown counts weight for a key that was cut and hashed, if it is held.
+func (t *Top) addKnown(key []byte, hash, weight uint64) bool {
+	i := findKey(t, key, hash)
+	if i < 0 {
+		return false
 	}
-	t.addNew(string(key), hash, weight)
+	t.entries[i].count += weight
+	t.total += weight
+	return true
 }
 
 func (t *Top) addNew(key string, hash, weight uint64) {
