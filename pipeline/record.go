@@ -106,6 +106,7 @@ type Record struct {
 	Upstream         []byte   // the upstream's name (ingress-nginx: namespace-service-port), the fallback for Host
 	Reached          Tri      // whether an upstream was contacted
 	Cache            CacheStatus
+	Edge             bool // the log is of a layer in front of the balancer: what it let pass stands in the origin's log too
 	Abandoned        Tri  // whether the client gave up before the response was complete
 	Limited          bool // refused by a rate limiter that the log names, or with status 429
 	Malformed        bool // the request line was not a request

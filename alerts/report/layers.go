@@ -87,10 +87,10 @@ type side struct {
 }
 
 // Record counts one request, of the edge's log or of the origin's: a report says what the edge keeps from the origin.
-func (c *Collector) Record(edge bool, r *pipeline.Record) { c.joins.record(edge, r) }
+func (c *Collector) Record(r *pipeline.Record) { c.joins.record(r) }
 
-func (j *joins) record(edge bool, r *pipeline.Record) {
-	j.edge = j.edge || edge
+func (j *joins) record(r *pipeline.Record) {
+	j.edge = j.edge || r.Edge
 	if r.Class == pipeline.Probe || r.Origin == pipeline.Own || r.End <= 0 {
 		return // neither passes the edge
 	}
@@ -102,12 +102,12 @@ func (j *joins) record(edge bool, r *pipeline.Record) {
 		s = &joined{classes: map[[2]string]*LayersClass{}}
 		j.sites[strings.Clone(r.Site)] = s
 	}
-	s.record(edge, r, j.step)
+	s.record(r, j.step)
 }
 
-func (s *joined) record(edge bool, r *pipeline.Record, step int64) {
+func (s *joined) record(r *pipeline.Record, step int64) {
 	i := 0
-	if edge {
+	if r.Edge {
 		i = 1
 	}
 	x := &s.side[i]
@@ -121,12 +121,12 @@ func (s *joined) record(edge bool, r *pipeline.Record, step int64) {
 	x.n, x.first, x.last = x.n+1, min(x.first, r.End), max(x.last, r.End)
 	c := s.class(r)
 	switch {
-	case edge && r.Reached == pipeline.No:
+	case r.Edge && r.Reached == pipeline.No:
 		x.answered++
 		c.Answered++
 		c.Edge++
 		return
-	case edge:
+	case r.Edge:
 		x.passed++
 		c.Edge++
 	default:
@@ -340,7 +340,7 @@ func (l *Layers) say(blocked bool) {
 	} else {
 		add("Of what was asked at the edge %s never reached the origin; in the edge's busiest minute, from %s, %s requests a second came and %s went on to the origin: an offload of %s.",
 			share(l.Offload), clock(l.Peak.From), alerts.Number(l.Peak.Edge), alerts.Number(l.Peak.Origin), share(l.Peak.Offload))
-		add("Requests that passed the edge stand in both logs: the counts of the site add up both.")
+		add("Requests that passed the edge stand in both logs: they count once, with the time that the origin took. Clients that left the edge, and its own 5xx, count too.")
 	}
 	for _, c := range l.Classes {
 		if c.Answered < absorbed || float64(c.Answered) < 0.99*float64(c.Edge) {

@@ -309,9 +309,9 @@ func TestClocksDoNotHangOnOrder(t *testing.T) {
 			if n == 1 {
 				r = records[len(records)-1-i]
 			}
-			c.Record(false, &r)
-			r.Start, r.End = r.Start+3*int64(time.Second), r.End+3*int64(time.Second)
-			c.Record(true, &r)
+			c.Record(&r)
+			r.Edge, r.Start, r.End = true, r.Start+3*int64(time.Second), r.End+3*int64(time.Second)
+			c.Record(&r)
 		}
 		got[n] = finish(c).Layers
 	}

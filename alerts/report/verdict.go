@@ -18,7 +18,7 @@ const pinning = 0.5
 func (r *Report) verdict() {
 	v := &r.Verdict
 	if len(r.Incidents) == 0 {
-		*v = Verdict{Outcome: Calm, Sentence: "No client is known to be hurt: no alert fired" + r.span() + "." + r.halves() + r.refused() + r.held()}
+		*v = Verdict{Outcome: Calm, Sentence: "No client is known to be hurt: no alert fired" + r.span() + "." + r.halves() + r.offload() + r.refused() + r.held()}
 		if r.Input.Parsed == 0 {
 			*v = Verdict{Outcome: Undetermined, Sentence: "Undetermined: no line was understood."}
 		}
@@ -72,6 +72,15 @@ func (r *Report) span() string {
 		return ""
 	}
 	return " " + span(r.From, r.To)
+}
+
+// offload tells what an edge kept from the origin, of the site of which it was asked most.
+func (r *Report) offload() string {
+	if len(r.Layers) == 0 || !r.Layers[0].Offload.Known() {
+		return ""
+	}
+	l := &r.Layers[0]
+	return fmt.Sprintf(" The edge kept %s of the requests from the origin of %s, and %s in its busiest minute.", share(l.Offload), l.Site, share(l.Peak.Offload))
 }
 
 // refused tells of a limiter that said no: whom it met, panes know of own and allowed addresses alone.

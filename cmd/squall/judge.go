@@ -38,8 +38,8 @@ type judge struct {
 	closed  int64                       // ns: the end of the last pane that was evaluated
 	total   tally
 
-	// watch is told of every record with the input that it is of, before it is counted; nil for nobody.
-	watch func(input string, r *pipeline.Record)
+	// watch is told of every record before it is counted; nil for nobody.
+	watch func(r *pipeline.Record)
 	// settled is called after each evaluated pane, with what changed in it.
 	settled func(res *detectors.Result, transitions []alerts.Alert)
 }
@@ -161,7 +161,7 @@ func (j *judge) feed(w *pipeline.Work) {
 			}
 			j.total.see(it.Record.End)
 			if j.watch != nil {
-				j.watch(w.Input, &it.Record)
+				j.watch(&it.Record)
 			}
 			it.Late = j.panes.Add(src, &it.Record)
 		case pipeline.IsEvents:

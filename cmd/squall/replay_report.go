@@ -65,9 +65,9 @@ func (f *reportFiles) collect(c *Config, rep *replayer) *report.Collector {
 	}
 	j := rep.judge
 	collector := report.New(report.Config{Pane: c.Pane})
-	j.watch = func(input string, r *pipeline.Record) {
-		if len(rep.edges) > 0 && r.End >= rep.within.since {
-			collector.Record(rep.edges[input], r)
+	j.watch = func(r *pipeline.Record) {
+		if rep.edge && r.End >= rep.within.since {
+			collector.Record(r)
 		}
 	}
 	before := j.settled

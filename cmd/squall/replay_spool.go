@@ -42,6 +42,7 @@ func (r *replayer) runSpool(ctx context.Context, c *Config, dirs []string) error
 		return err
 	}
 	r.advance.total.Store(2 * s.Size()) // it is read twice
+	r.edge = true                       // an edge's log may be among what is stored
 	p := &spoolReader{replayer: r, config: c, choice: r.format, roads: map[string]*pipeline.Road{}}
 	damage := s.Read(ctx, func(m *spool.Stored) error {
 		p.least = append(p.least, cmp.Or(m.Oldest, math.MaxInt64))

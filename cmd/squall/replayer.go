@@ -42,7 +42,7 @@ type replayer struct {
 	waiting int   // the assembler's source that stands for the files not yet opened
 
 	mu     sync.Mutex
-	edges  map[string]bool  // files of a layer in front of the origin: a CDN's log, a firewall's
+	edge   bool             // there are files of a layer in front of the origin: a CDN's log, a firewall's
 	unread map[string]error // what could not be read to its end, by path: the rest counts all the same
 }
 
@@ -62,7 +62,7 @@ func newReplayer(c *Config, f formatChoice, site string, stderr io.Writer) (*rep
 	j.label = "replay"
 	return &replayer{
 		judge: j, chain: chain, format: f, zone: c.Timezone.Location, site: site, stderr: stderr, within: always,
-		advance: &advance{}, unread: map[string]error{}, edges: map[string]bool{},
+		advance: &advance{}, unread: map[string]error{},
 	}, nil
 }
 
@@ -302,9 +302,6 @@ var latenessOfFormat = map[string]time.Duration{
 	"cloudfront": lateDelivery, "cloudfront_json": lateDelivery, "cloudfront_tsv": lateDelivery, "gcp_lb_json": lateDelivery,
 }
 
-// edgeFormats are the formats of what stands in front of a balancer.
-var edgeFormats = map[string]bool{"aws_waf": true, "cloudfront": true, "cloudfront_json": true, "cloudfront_tsv": true}
-
 // unordered are the formats whose lines are in no order of time: they are read whole before all others.
 var unordered = map[string]bool{"pod_status": true, "k8s_event": true, "k8s_event_json": true, "kubernetes": true}
 
@@ -427,6 +424,7 @@ func (r *replayer) peekInto(ctx context.Context, t *track, head []byte) error {
 		Input: t.path, Open: o.open, Enricher: r.chain.For(r.site),
 		Take: func(w *pipeline.Work) error {
 			failed = failedLine(w.Items)
+			r.edge = r.edge || slices.ContainsFunc(w.Items, func(it pipeline.Item) bool { return it.Record.Edge })
 			for i := range w.Items {
 				if at := w.Items[i].Time; at != 0 {
 					t.first = at
@@ -452,9 +450,6 @@ func (r *replayer) peekInto(ctx context.Context, t *track, head []byte) error {
 	}
 	if latenessOfFormat[name] == lateDelivery { // one log in many objects, whose names tell of nodes and times
 		t.log = name
-	}
-	if edgeFormats[name] {
-		r.edges[t.path] = true
 	}
 	if unordered[name] {
 		t.first, t.lateness = math.MinInt64, math.MaxInt64/4

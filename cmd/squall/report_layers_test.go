@@ -23,7 +23,12 @@ type joinedReport struct {
 		Outcome  report.Outcome
 		Sentence string
 	}
+	Sites []struct {
+		Requests  map[string][]uint64
+		BusyUpper []*float64 `json:"busy_workers_upper"`
+	}
 	Layers []struct {
+		Edge    uint64  `json:"edge_requests"`
 		Offload float64 `json:"offload_ratio"`
 		Peak    struct {
 			Edge    float64 `json:"edge_per_second"`
@@ -47,6 +52,24 @@ func layersOf(t *testing.T, args ...string) (r joinedReport) {
 		t.Fatalf("edge and origin are joined for %d sites", len(r.Layers))
 	}
 	return r
+}
+
+func (r *joinedReport) busiest() (most float64) {
+	for _, v := range r.Sites[0].BusyUpper {
+		if v != nil {
+			most = max(most, *v)
+		}
+	}
+	return most
+}
+
+func (r *joinedReport) requests() (sum uint64) {
+	for _, list := range r.Sites[0].Requests {
+		for _, n := range list {
+			sum += n
+		}
+	}
+	return sum
 }
 
 // shifted moves the times of a CloudFront log.
@@ -87,6 +110,17 @@ func TestEdgeAndOrigin(t *testing.T) {
 	between(t, "at the origin", &l.Peak.Origin, 84, 91)
 	if l.Clock.Offset == nil || *l.Clock.Offset < -0.6 || *l.Clock.Offset > 0.6 || strings.Contains(strings.Join(l.Says, " "), "clock") {
 		t.Errorf("one clock: %+v %q", l.Clock, l.Says)
+	}
+	var alone joinedReport // the origin's log: that the edge's is read too makes its workers no busier, and no request two
+	if err := json.Unmarshal([]byte(reported(t, "report-json", args[0], args[1], filepath.Join(dir, "access.log"))), &alone); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := r.busiest(), alone.busiest(); got != want {
+		t.Errorf("%g workers busy by both logs, %g by the origin's", got, want)
+	}
+	check(t, "requests", r.requests(), l.Edge)
+	if !strings.Contains(r.Verdict.Sentence, "The edge kept") {
+		t.Errorf("%s", r.Verdict.Sentence)
 	}
 	shifted(t, filepath.Join(dir, "edge.log"), 40*time.Second)
 	r = layersOf(t, args...)

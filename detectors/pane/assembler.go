@@ -118,6 +118,9 @@ func (a *Assembler) Add(src int, r *pipeline.Record) (late bool) {
 	o, late := a.paneOf(t)
 	if o != nil {
 		o.pane.Coverage.Lines++
+		if behind(r) {
+			o = a.passed(o)
+		}
 		a.count(o, src, r)
 	}
 	return late
@@ -272,6 +275,7 @@ func (a *Assembler) Next() *Pane {
 	}
 	o.pane.Jump = jump
 	o.waits.close(o.pane)
+	o.join()
 	if len(a.indexes) < 4 {
 		clear(o.index)
 		a.indexes = append(a.indexes, o.index)

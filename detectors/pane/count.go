@@ -49,6 +49,8 @@ type openPane struct {
 	waits waiters
 	heard []uint64 // Records by teller
 
+	passed *openPane // what an edge let pass; nil for nothing
+
 	recent [64]struct { // the last cell of each fold of a key: most lines are of few keys
 		place
 		slot
@@ -161,6 +163,7 @@ func (a *Assembler) count(o *openPane, src int, r *pipeline.Record) {
 	probe := r.Class == pipeline.Probe
 	s := a.find(o, place{r.Site, Key{methodName(r.Method), r.Route, r.Origin, probe}})
 	o.hear(a.marks.clocks[src].teller, s.site)
+	s.site.origin = s.site.origin || !r.Edge
 	c := s.cell
 	c.Requests++
 	c.Codes.Add(r.Status)

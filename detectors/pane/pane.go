@@ -59,6 +59,7 @@ type Site struct {
 	Clients *Top     // client address, as text; for analysis, never shown in an alert
 	Waits   []*Waits // requests in vain by client and path, in the order of a hash; probes left out
 
+	origin  bool   // the origin told of it, and not an edge alone, while the pane is open
 	tellers uint64 // a bit for each teller modulo 64 that told of the site, while the pane is open
 }
 

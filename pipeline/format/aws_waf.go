@@ -185,7 +185,7 @@ func (o *wafObject) finish(r *pipeline.Record) {
 	if l.host != nil {
 		r.Host = hostOf(l.host)
 	}
-	r.Start, r.End = r.Time, r.Time
+	r.Start, r.End, r.Edge = r.Time, r.Time, true
 	r.Status = l.sent
 	var status uint16
 	switch string(l.action) {

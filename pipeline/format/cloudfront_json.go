@@ -205,6 +205,7 @@ func (f *cloudFrontFields) finish(r *pipeline.Record) pipeline.Reason {
 // judge reads the result types: what was asked of the cache, what became of it, and why.
 func (f *cloudFrontFields) judge(r *pipeline.Record) {
 	l := &f.line
+	r.Edge = true
 	switch result := borrow(l.result); {
 	case result == "Hit" || result == "RefreshHit" || result == "Miss" || result == "OriginShieldHit":
 		r.Cache = cloudFrontCache(l.result)
