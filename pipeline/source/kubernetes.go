@@ -14,7 +14,6 @@ import (
 	"github.com/go-logr/logr"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	kuberest "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -92,7 +91,7 @@ type kubernetes struct {
 	rt      Runtime
 	meter   *meter
 	log     *zap.Logger
-	connect func() (typedcore.CoreV1Interface, error)
+	connect func() (clusterAPI, error)
 	states  watchStates
 }
 
@@ -101,7 +100,7 @@ func (k *kubernetes) Common() Common { return k.cfg.Common }
 func (k *kubernetes) States() []pipeline.InputState { return k.states.list() }
 
 // client reads the access to the API anew: a kubeconfig or a service account may appear later, or change.
-func (k *kubernetes) client() (typedcore.CoreV1Interface, error) {
+func (k *kubernetes) client() (clusterAPI, error) {
 	cfg, err := k.access()
 	if err != nil {
 		return nil, err
@@ -110,7 +109,7 @@ func (k *kubernetes) client() (typedcore.CoreV1Interface, error) {
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	cfg.WarningHandlerWithContext = kuberest.NoWarnings{}
-	return typedcore.NewForConfig(cfg)
+	return newCoreAPI(cfg)
 }
 
 func (k *kubernetes) access() (*kuberest.Config, error) {
@@ -156,7 +155,7 @@ func (k *kubernetes) Run(ctx context.Context, positions pipeline.Positions, emit
 }
 
 // reach waits for access to the API; nil when ctx ended before.
-func (k *kubernetes) reach(ctx context.Context) typedcore.CoreV1Interface {
+func (k *kubernetes) reach(ctx context.Context) clusterAPI {
 	for {
 		core, err := k.connect()
 		if err == nil {

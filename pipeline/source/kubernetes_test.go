@@ -47,7 +47,13 @@ type cluster struct {
 }
 
 // plainLists says that the stand-in cannot stream a list.
-type plainLists struct{ typedcore.CoreV1Interface }
+type plainLists struct{ core typedcore.CoreV1Interface }
+
+func (p plainLists) Pods(namespace string) watchable[*core.PodList] { return p.core.Pods(namespace) }
+
+func (p plainLists) Events(namespace string) watchable[*core.EventList] {
+	return p.core.Events(namespace)
+}
 
 func (plainLists) IsWatchListSemanticsUnSupported() bool { return true }
 
@@ -63,7 +69,7 @@ func newCluster(t *testing.T, config string) *cluster {
 		t.Fatal(err)
 	}
 	c.src = src.(*kubernetes)
-	c.src.connect = func() (typedcore.CoreV1Interface, error) { return plainLists{c.set.CoreV1()}, nil }
+	c.src.connect = func() (clusterAPI, error) { return plainLists{c.set.CoreV1()}, nil }
 	c.set.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()

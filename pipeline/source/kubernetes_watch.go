@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -51,7 +50,7 @@ type onlooker interface {
 }
 
 // watches lists what is followed.
-func (k *kubernetes) watches(client typedcore.CoreV1Interface, t *teller) []*clusterWatch {
+func (k *kubernetes) watches(client clusterAPI, t *teller) []*clusterWatch {
 	namespaces := k.cfg.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
