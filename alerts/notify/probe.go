@@ -2,14 +2,21 @@ package notify
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
+
+	"github.com/prometheus/common/config"
 )
+
+// maxStatus bounds what is read of a status, which has the whole configuration in it.
+const maxStatus = 8 << 20
 
 // A Prober is a notifier whose receiver can be tried without telling it of an alert. Probe tells what was found, or why
 // an alert would not arrive. It blocks until it knows, or ctx ends.
@@ -57,7 +64,7 @@ func (n *alertmanager) ask(ctx context.Context, method, resource, body string) (
 		return nil, err
 	}
 	defer res.Body.Close() // it was only read
-	text, err := io.ReadAll(res.Body)
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxStatus))
 	if err != nil {
 		return nil, err
 	}
@@ -72,21 +79,40 @@ func (n *alertmanager) ask(ctx context.Context, method, resource, body string) (
 	return nil, fmt.Errorf("%s answered %d", n.address.Host, res.StatusCode)
 }
 
-// Probe implements Prober: a connection, and no message, since the receiver would take it for an alert.
+// Probe implements Prober: a connection, with the receiver's certificate where it has one, and no message, since the
+// receiver would take it for an alert. Of a receiver behind a proxy the proxy is tried.
 func (n *webhook) Probe(ctx context.Context) (string, error) {
-	port := n.url.Port()
-	if port == "" {
-		port = n.url.Scheme
+	to, found := n.url, n.url.Host+" can be reached; no message was sent"
+	var proxy *url.URL
+	if of := n.http.Proxy(); of != nil {
+		var err error
+		if proxy, err = of(&http.Request{URL: n.url}); err != nil {
+			return "", fmt.Errorf("the proxy: %w", err)
+		}
 	}
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(n.url.Hostname(), port))
+	if proxy != nil {
+		to, found = proxy, fmt.Sprintf("its proxy %s can be reached; what is behind it was not tried", proxy.Host)
+	}
+	port := to.Port()
+	if port == "" {
+		port = to.Scheme
+	}
+	dial := (&net.Dialer{}).DialContext
+	if to.Scheme == "https" {
+		cfg, err := config.NewTLSConfig(&n.http.TLSConfig)
+		if err != nil {
+			return "", err
+		}
+		dial = (&tls.Dialer{Config: cfg}).DialContext
+	}
+	c, err := dial(ctx, "tcp", net.JoinHostPort(to.Hostname(), port))
 	if err != nil {
 		return "", err
 	}
 	if err := c.Close(); err != nil {
 		return "", err
 	}
-	return n.url.Host + " can be reached; no message was sent", nil
+	return found, nil
 }
 
 // Probe implements Prober.

@@ -27,6 +27,7 @@ type webhook struct {
 	url       *url.URL
 	external  string
 	client    *http.Client
+	http      config.HTTPClientConfig
 	maxAlerts int
 	resend    time.Duration
 }
@@ -55,7 +56,11 @@ func newWebhook(decode func(any) error, rt Runtime) ([]Peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &webhook{name: rt.Name, url: u, external: rt.ExternalURL, client: client, maxAlerts: cfg.MaxAlerts, resend: cfg.Resend}
+	settings := config.DefaultHTTPClientConfig
+	if cfg.HTTP != nil {
+		settings = *cfg.HTTP
+	}
+	n := &webhook{name: rt.Name, url: u, external: rt.ExternalURL, client: client, http: settings, maxAlerts: cfg.MaxAlerts, resend: cfg.Resend}
 	return []Peer{{Name: rt.Name, Key: key("webhook", cfg.URL), Notifier: n}}, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -182,7 +183,31 @@ func (d *doctor) tried(what, found string, err error, do string) {
 	for _, secret := range secretsOf(d.config.root, nil) {
 		text = strings.ReplaceAll(text, secret, redacted)
 	}
+	if known := remedy(err); known != "" {
+		do = strings.TrimSpace(known + "\n" + do)
+	}
 	d.say(sick, what, text, do)
+}
+
+// remedy is what to do about a fault that is no answer, "" where the fault itself does not tell.
+func remedy(err error) string {
+	var cert *tls.CertificateVerificationError
+	var name *net.DNSError
+	switch {
+	case errors.As(err, &cert):
+		return "its certificate is not trusted, or has another name: tls_config: {ca_file: …, server_name: …}"
+	case errors.As(err, new(tls.RecordHeaderError)), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return "it speaks http there: write http://"
+	case strings.Contains(err.Error(), "malformed HTTP response"), errors.Is(err, unix.ECONNRESET), errors.Is(err, io.EOF):
+		return "it ends the connection without an answer: is it https:// there?"
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("it does not answer within %s: is a firewall between, is it overloaded?", probeTime)
+	case errors.As(err, &name):
+		return "its name is not found: is it the name that this machine knows it by?"
+	case errors.Is(err, unix.ECONNREFUSED):
+		return "nothing listens there: does it run, and on this port?"
+	}
+	return ""
 }
 
 // mostExamined is how many files of a pattern are read; of the others only that they may be.
@@ -254,6 +279,19 @@ func (d *doctor) files(what, pattern string, exclude []string, o opener, named s
 // listener sees whether squall could listen there, or does already.
 func (d *doctor) listener(ctx context.Context, what, url string) {
 	network, address, _ := strings.Cut(url, "://")
+	d.listens(ctx, what, network, address, url+" is free to listen on", url+": squall runs, and listens there or another does",
+		"another program listens there, or the address is not this machine's")
+}
+
+// lowPort is what to do where the service may not have a port.
+const lowPort = "a port from 1024 up; or a drop-in (systemctl edit squall) with [Service] CapabilityBoundingSet= and AmbientCapabilities=CAP_NET_BIND_SERVICE"
+
+// listens sees whether an address is free, or squall's already.
+func (d *doctor) listens(ctx context.Context, what, network, address, free, ours, do string) {
+	if err := d.reader.mayListen(address); err != nil {
+		d.say(sick, what, err.Error(), lowPort)
+		return
+	}
 	var lc net.ListenConfig
 	var c io.Closer
 	var err error
@@ -262,13 +300,17 @@ func (d *doctor) listener(ctx context.Context, what, url string) {
 	} else {
 		c, err = lc.Listen(ctx, network, address)
 	}
-	switch {
-	case err == nil:
-		d.tried(what, url+" is free to listen on", c.Close(), "")
-	case errors.Is(err, unix.EADDRINUSE) && d.runs(ctx):
-		d.say(healthy, what, url+": squall runs, and listens there or another does", "")
+	if err == nil {
+		d.tried(what, free, c.Close(), "")
+		return
+	}
+	switch is := d.answers(ctx); {
+	case errors.Is(err, unix.EADDRINUSE) && is == squallAnswers:
+		d.say(healthy, what, ours, "")
+	case errors.Is(err, unix.EADDRINUSE) && is == lockedAnswers:
+		d.say(weak, what, address+" is in use; who has web.listen asks for a password: squall, if web.config_file asks for one", "")
 	default:
-		d.say(sick, what, err.Error(), "another program listens there, or the address is not this machine's")
+		d.say(sick, what, err.Error(), do)
 	}
 }
 
@@ -318,7 +360,7 @@ func (d *doctor) loki(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	found, err := loki.Probe(ctx, d.config.Loki)
-	d.tried("loki", found, err, "lines wait in the spool until it takes them: is the address right, does it run?")
+	d.tried("loki", found, err, "lines wait in the spool until it takes them")
 }
 
 func (d *doctor) notifiers(ctx context.Context) {
@@ -336,7 +378,7 @@ func (d *doctor) notifiers(ctx context.Context) {
 				ctx, cancel := context.WithTimeout(ctx, probeTime)
 				found, err := p.Probe(ctx)
 				cancel()
-				d.tried("notify "+peer.Name, found, err, "nobody is paged by it: is the address right, does it run? Every instance must be listed, never a balancer")
+				d.tried("notify "+peer.Name, found, err, "nobody is paged by it until then; every instance must be listed, never a balancer")
 			}
 		}
 	}
@@ -345,32 +387,40 @@ func (d *doctor) notifiers(ctx context.Context) {
 	}
 }
 
-// runs tells whether a squall answers where this one would.
-func (d *doctor) runs(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.config.Web.Listen+"/metrics", nil)
-	if err != nil {
-		return false
+// Who answers where squall's page would be.
+const (
+	nobodyAnswers = iota
+	lockedAnswers // somebody who asks for a password
+	squallAnswers
+)
+
+// answers tells who answers where this squall would. The page may have TLS, whose certificate need not be this host's.
+func (d *doctor) answers(ctx context.Context) (who int) {
+	client := &http.Client{
+		Timeout:   time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}, //nolint:gosec // it is told nothing
 	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return false
+	for _, scheme := range []string{"http", "https"} {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+d.config.Web.Listen+"/metrics", nil)
+		if err != nil {
+			continue
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			continue
+		}
+		text, err := io.ReadAll(io.LimitReader(res.Body, 4<<20))
+		switch err = errors.Join(err, res.Body.Close()); {
+		case err == nil && bytes.Contains(text, []byte("squall_build_info")):
+			return squallAnswers
+		case res.StatusCode == http.StatusUnauthorized && d.config.Web.ConfigFile != "":
+			who = lockedAnswers
+		}
 	}
-	defer res.Body.Close() // it was only read
-	text, err := io.ReadAll(io.LimitReader(res.Body, 4<<20))
-	return err == nil && bytes.Contains(text, []byte("squall_build_info"))
+	return who
 }
 
 func (d *doctor) web(ctx context.Context) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", d.config.Web.Listen)
-	switch {
-	case err == nil:
-		d.tried("web", d.config.Web.Listen+" is free: squall does not run", l.Close(), "")
-	case errors.Is(err, unix.EADDRINUSE) && d.runs(ctx):
-		d.say(healthy, "web", "squall runs: http://"+d.config.Web.Listen+"/", "")
-	default:
-		d.say(sick, "web", err.Error(), "another program has web.listen: give squall another")
-	}
+	d.listens(ctx, "web", "tcp", d.config.Web.Listen, d.config.Web.Listen+" is free: squall does not run",
+		"squall runs: "+d.config.Web.Listen, "another program has web.listen: give squall another")
 }

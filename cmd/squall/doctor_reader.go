@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -17,6 +18,7 @@ type reader struct {
 	ctx     context.Context
 	service bool // the user is the service's, and somebody else than who asks
 	all     bool // the service may read everything
+	ports   bool // it may listen on every port
 	name    string
 	as      *syscall.Credential
 }
@@ -50,6 +52,7 @@ func newReader(ctx context.Context, name string) *reader {
 	}
 	out, err := exec.CommandContext(ctx, "systemctl", "show", "--value", "-p", "AmbientCapabilities", "squall.service").Output()
 	r.all = err == nil && strings.Contains(string(out), "cap_dac_read_search")
+	r.ports = err == nil && strings.Contains(string(out), "cap_net_bind_service")
 	r.service, r.name, r.as = true, name, as
 	return r
 }
@@ -73,6 +76,25 @@ func (r *reader) mayRead(path string) error {
 	}
 	if !r.all && r.may("-r", path) != nil {
 		return fmt.Errorf("%s: the user %s may not read it", path, r.name)
+	}
+	return nil
+}
+
+// mayListen is nil where the service may listen on a port; whether another does is not asked.
+func (r *reader) mayListen(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	n, atoi := strconv.Atoi(port)
+	if err != nil || atoi != nil || n == 0 || !r.service || r.ports {
+		return nil // to listen there is tried by whoever asks
+	}
+	first := 1024 // of the ports that are everybody's
+	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start"); err == nil {
+		if set, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
+			first = set
+		}
+	}
+	if n < first {
+		return fmt.Errorf("%s: the user %s may not listen on ports below %d", address, r.name, first)
 	}
 	return nil
 }

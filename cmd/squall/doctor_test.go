@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -115,6 +117,66 @@ web: {listen: %q}
 	}
 	if text := fmt.Sprint(found); strings.Contains(text, "topsecretpath") || strings.Contains(text, "pass@") {
 		t.Errorf("a secret is shown: %s", text)
+	}
+}
+
+// TestDoctorSaysWhatToDo holds that the cause of a fault decides what is advised.
+func TestDoctorSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	sealed := httptest.NewTLSServer(http.NotFoundHandler())
+	defer sealed.Close()
+	sealed.Config.ErrorLog = log.New(io.Discard, "", 0)
+	for _, c := range []struct{ url, do string }{
+		{"http://" + freeAddress(t), "nothing listens there"},
+		{sealed.URL, "ca_file"},
+		{strings.Replace(plain.URL, "http:", "https:", 1), "it speaks http there"},
+		{"http://no-such-host.invalid:3100", "its name is not found"},
+	} {
+		found, err := doctored(t, fmt.Sprintf(`sources: [{type: stdin}]
+spool: {dir: %q}
+loki: {url: %q}
+notify: [{type: alertmanager, urls: [%q]}, {type: webhook, url: %q}]
+web: {listen: %q}
+`, t.TempDir(), c.url, c.url, c.url+"/hook", freeAddress(t)))
+		if exitCode(err) != exitFailed {
+			t.Errorf("%s: %v", c.url, err)
+		}
+		for _, what := range []string{"loki", "notify alertmanager", "notify webhook"} {
+			if d := about(found, what); d.Status != sick || !strings.HasPrefix(d.Do, c.do) && !strings.Contains(d.Do, c.do) {
+				t.Errorf("%s: %+v, want what to do: %s", c.url, d, c.do)
+			}
+		}
+	}
+}
+
+// TestDoctorKnowsItself holds that a squall that runs behind TLS, or asks for a password, is no other program.
+func TestDoctorKnowsItself(t *testing.T) {
+	t.Parallel()
+	locked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+	defer locked.Close()
+	sealed := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "squall_build_info 1\n") }))
+	defer sealed.Close()
+	file := filepath.Join(t.TempDir(), "web.yml")
+	write(t, file, "")
+	for address, want := range map[string]string{locked.Listener.Addr().String(): weak, sealed.Listener.Addr().String(): healthy} {
+		found, _ := doctored(t, fmt.Sprintf("sources: [{type: stdin}]\nspool: {dir: %q}\nweb: {listen: %q, config_file: %q}\n", t.TempDir(), address, file))
+		if d := about(found, "web"); d.Status != want {
+			t.Errorf("%s: %+v", address, d)
+		}
+	}
+}
+
+// TestServiceMayNotHaveLowPorts holds that the port that only root may listen on is told before the service is started.
+func TestServiceMayNotHaveLowPorts(t *testing.T) {
+	d := &doctor{config: Default(), reader: &reader{service: true, name: "squall"}}
+	d.listener(t.Context(), "source ear", "udp://127.0.0.1:1")
+	d.listener(t.Context(), "source ear", "udp://"+freeAddress(t))
+	d.reader.ports = true
+	d.listener(t.Context(), "source root's", "tcp://"+freeAddress(t))
+	if len(d.found) != 3 || d.found[0].Status != sick || !strings.Contains(d.found[0].Do, "CAP_NET_BIND_SERVICE") || d.found[1].Status != healthy || d.found[2].Status != healthy {
+		t.Errorf("%+v", d.found)
 	}
 }
 

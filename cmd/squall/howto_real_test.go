@@ -170,7 +170,8 @@ func TestAWSHowTo(t *testing.T) {
 		}
 	}
 	reader := deployed(t, "aws/reader-policy.json")
-	for _, action := range []string{"s3:ListBucket", "s3:GetObject", "sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility"} {
+	for _, action := range []string{"s3:ListBucket", "s3:GetObject", "sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility",
+		"sqs:GetQueueAttributes"} { // the last for the doctor alone
 		if !strings.Contains(reader, `"`+action+`"`) {
 			t.Errorf("squall may not %s", action)
 		}

@@ -13,7 +13,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 // A Prober is a source whose other end can be tried once, before it is run. What it would read stays there to be read.
@@ -60,7 +62,7 @@ func (j *journal) any(ctx context.Context, unit string) (bool, error) {
 	return len(bytes.TrimSpace(out)) > 0, nil
 }
 
-// Probe implements Prober: one page of the listing, and what the queue says of itself.
+// Probe implements Prober: one object of the listing, whose first byte is read, or what the queue says of itself.
 func (b *bucket) Probe(ctx context.Context) (string, error) {
 	client := b.connect(ctx)
 	if client == nil {
@@ -83,7 +85,23 @@ func (b *bucket) Probe(ctx context.Context) (string, error) {
 	if len(page.Contents) == 0 {
 		return "the bucket answers; no object under this prefix yet", nil
 	}
-	return "the bucket answers: " + aws.ToString(page.Contents[0].Key) + " and more", nil
+	key := page.Contents[0].Key
+	object, err := b.store.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.cfg.Bucket, Key: key, Range: aws.String("bytes=0-0")})
+	if err != nil && !isAPIError(err, "InvalidRange") { // an empty one has no first byte
+		return "", fmt.Errorf("%s is listed and cannot be read: %w", aws.ToString(key), err)
+	}
+	if err == nil {
+		if err := object.Body.Close(); err != nil {
+			return "", err
+		}
+	}
+	return "the bucket answers: " + aws.ToString(key) + " can be read", nil
+}
+
+// isAPIError tells whether AWS answered with an error of that code.
+func isAPIError(err error, code string) bool {
+	var api smithy.APIError
+	return errors.As(err, &api) && api.ErrorCode() == code
 }
 
 // faultOf is why something fails now, "" when it does not.
@@ -93,9 +111,9 @@ func (b *bucket) faultOf(what string) string {
 	return b.faults[what]
 }
 
-// Probe implements Prober: one pod and one event of each namespace that is watched.
+// Probe implements Prober: one pod and one event of each namespace are listed, and a watch of both is begun.
 func (k *kubernetes) Probe(ctx context.Context) (string, error) {
-	core, err := k.client()
+	core, err := k.connect()
 	if err != nil {
 		return "", err
 	}
@@ -105,12 +123,21 @@ func (k *kubernetes) Probe(ctx context.Context) (string, error) {
 	}
 	one := meta.ListOptions{Limit: 1}
 	for _, ns := range namespaces {
-		if _, err := core.Pods(ns).List(ctx, one); err != nil {
+		pods, events := core.Pods(ns), core.Events(ns)
+		if _, err := pods.List(ctx, one); err != nil {
 			return "", fmt.Errorf("list pods: %w", err)
 		}
-		if _, err := core.Events(ns).List(ctx, one); err != nil {
+		if _, err := events.List(ctx, one); err != nil {
 			return "", fmt.Errorf("list events: %w", err)
 		}
+		short := meta.ListOptions{TimeoutSeconds: new(int64(1))}
+		for _, begin := range []func(context.Context, meta.ListOptions) (watch.Interface, error){pods.Watch, events.Watch} {
+			w, err := begin(ctx, short)
+			if err != nil {
+				return "", fmt.Errorf("watch: %w", err)
+			}
+			w.Stop()
+		}
 	}
-	return "the API answers: pods and events may be listed", nil
+	return "the API answers: pods and events may be listed and watched", nil
 }
