@@ -69,8 +69,12 @@ func (l *Link) Outgoing(ctx context.Context, kv KV) (*Outgoing, error) {
 	}
 	o.boot, o.keptID = string(boot), true
 	if !ok || !isToken(boot) {
-		o.boot, o.keptID, o.isSick = rand.Text(), false, true
-		poke(o.mustPut)
+		o.boot = rand.Text()
+		o.keptID = o.putValue(ctx, keyBoot, []byte(o.boot)) == nil
+		if !o.keptID {
+			o.isSick = true
+			poke(o.mustPut)
+		}
 	}
 	acked, ok, err := kv.Get(ctx, keyAcked)
 	if err != nil {
