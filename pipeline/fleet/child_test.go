@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -90,7 +91,16 @@ func holdStopped(ctx context.Context, todo task) error {
 	}
 	return l.Lease(ctx, "webhook", time.Second, func(held context.Context) {
 		fmt.Println("held", held.Err())
+		last := time.Now()
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		for { // the signal may take its time
+			t := time.Now()
+			if t.Sub(last) >= 400*time.Millisecond {
+				break
+			}
+			last = t
+			runtime.Gosched()
+		}
 		fmt.Println("after", held.Err())
 		<-held.Done()
 	})
@@ -135,6 +145,8 @@ func spawn(t *testing.T, role string, todo task) *process {
 // line reads one line that the process wrote.
 func (p *process) line(t *testing.T) string {
 	t.Helper()
+	hurry := time.AfterFunc(30*time.Second, func() { _ = p.Process.Kill() })
+	defer hurry.Stop()
 	if !p.lines.Scan() {
 		t.Fatalf("the process ended: %v", p.lines.Err())
 	}

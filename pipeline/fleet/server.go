@@ -59,8 +59,8 @@ type User struct {
 
 // A Server is an embedded NATS server.
 type Server struct {
-	srv *server.Server
-	log *zap.Logger
+	srv  *server.Server
+	addr string
 }
 
 // StartServer starts a server, and returns when nodes may connect. A cluster works from when most of its servers are
@@ -93,17 +93,18 @@ func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 			err = fmt.Errorf("not ready after %s", startTimeout)
 		}
 	}
-	s := &Server{srv, cfg.Log}
+	s := &Server{srv: srv}
 	if err != nil {
 		s.Shutdown()
 		return nil, fmt.Errorf("fleet: start the embedded server: %w", err)
 	}
+	s.addr = srv.Addr().String()
 	cfg.Log.Info("the embedded NATS server takes nodes", zap.String("name", cfg.Name), zap.String("address", s.Addr()))
 	return s, nil
 }
 
 // Addr is host:port where nodes connect.
-func (s *Server) Addr() string { return s.srv.Addr().String() }
+func (s *Server) Addr() string { return s.addr }
 
 // Shutdown ends the server, and waits for it. What it leads is handed to others before.
 func (s *Server) Shutdown() {
