@@ -93,6 +93,7 @@ func (c *trio) leader(l *testLink) string {
 // The stream's leader is killed while two nodes publish, and is back: every pane is in the stream once,
 // readers get them in its order and nothing else, a lease has one holder, and what is kept beside the stream is there.
 func TestLeaderIsKilled(t *testing.T) {
+	t.Parallel()
 	c := startTrio(t)
 	agg, second := c.connect("agg1", ""), c.connect("agg2", "")
 	agg.declare(StreamConfig{MaxAge: time.Hour, MaxBytes: 256 << 20, Replicas: 3})

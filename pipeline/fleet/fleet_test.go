@@ -131,6 +131,11 @@ func run(t *testing.T, o *Outgoing) (stop func()) {
 	go func() { defer close(done); _ = o.Run(ctx) }()
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)
+	eventually(t, func() string { return "it does not run" }, func() bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return o.jobs != nil
+	})
 	return stop
 }
 

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -16,6 +17,8 @@ const (
 	pullHeartbeat = time.Second      // a consumer that is silent for two of them is gone: with its server, mostly
 	forgetReader  = 30 * time.Second // after which a server removes a consumer that nobody reads
 	maxRefollow   = 5 * time.Second
+
+	streamPatience = 15 * time.Second
 )
 
 // A Message is what a node published, as the stream has it.
@@ -64,8 +67,10 @@ func (l *Link) Follow(ctx context.Context, from uint64, take func(Message) error
 // A follower is a place in the stream.
 type follower struct {
 	l       *Link
-	next    uint64 // the sequence that is due; 0: the oldest there is
-	made    time.Time
+	next    uint64    // the sequence that is due; 0: the oldest there is
+	made    time.Time // the stream
+	at      time.Time // the stream stored the message before next then; zero: not known
+	short   time.Time // since when the stream has not had that; zero: it has
 	missed  uint64
 	isReset bool // the next message begins anew
 	read    uint64
@@ -75,11 +80,13 @@ type follower struct {
 
 // follow reads by one consumer, until that or the connection fails.
 func (f *follower) follow(ctx context.Context) error {
-	info, err := f.l.streamInfo(ctx)
+	stream, err := f.l.js.Stream(ctx, streamName(f.l.cluster))
 	if err != nil {
 		return err
 	}
-	f.look(info)
+	if err := f.look(ctx, stream); err != nil {
+		return err
+	}
 	cfg := jetstream.ConsumerConfig{
 		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: forgetReader,
 		DeliverPolicy: jetstream.DeliverAllPolicy,
@@ -122,16 +129,37 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// look compares the stream with the one that was read.
-func (f *follower) look(info *jetstream.StreamInfo) {
+// look compares the stream with the one that was read. A leader that was elected just now may not have applied all
+// that the stream has: what seems lost is waited for. A server that lost the end of its file for good has other
+// messages in its place by and by.
+func (f *follower) look(ctx context.Context, stream jetstream.Stream) error {
+	info := stream.CachedInfo()
 	other := !f.made.IsZero() && !info.Created.Equal(f.made)
 	f.made = info.Created
-	if other || f.next > info.State.LastSeq+1 {
-		f.l.m.resets.Inc()
-		f.l.log.Warn("the fleet's stream was made anew: it is read from its beginning",
-			zap.Uint64("expected", f.next), zap.Uint64("last", info.State.LastSeq))
-		f.next, f.missed, f.isReset = 0, 0, true
+	if !other && f.next > info.State.LastSeq+1 {
+		if f.short.IsZero() {
+			f.short = time.Now()
+		}
+		if time.Since(f.short) < f.l.patience {
+			return fmt.Errorf("the stream has %d messages, and %d were read", info.State.LastSeq, f.next-1)
+		}
+		other = true
 	}
+	if !other && !f.at.IsZero() && info.State.FirstSeq < f.next && f.next > 1 {
+		msg, err := stream.GetMsg(ctx, f.next-1)
+		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+			return err
+		}
+		other = err == nil && !msg.Time.Equal(f.at)
+	}
+	f.short = time.Time{}
+	if other {
+		f.l.m.resets.Inc()
+		f.l.log.Warn("the fleet's stream was made anew, or has lost its end: it is read from its beginning",
+			zap.Uint64("expected", f.next), zap.Uint64("last", info.State.LastSeq))
+		f.next, f.missed, f.isReset, f.at = 0, 0, true, time.Time{}
+	}
+	return nil
 }
 
 // deliver hands one message on, unless it is none of squall's.
@@ -144,7 +172,7 @@ func (f *follower) deliver(msg jetstream.Msg, meta *jetstream.MsgMetadata) error
 		f.missed += seq - f.next
 		f.l.m.missed.Add(float64(seq - f.next))
 	}
-	f.next = seq + 1
+	f.next, f.at = seq+1, meta.Timestamp
 	f.read++
 	f.l.m.followed.Inc()
 	// A node may name any subject as the one for the stream's answer, that of another node, too; the answer is then

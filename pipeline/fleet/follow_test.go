@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -23,8 +25,10 @@ func publish(t *testing.T, o *Outgoing, n int) {
 
 // What was removed before it was read is counted, and a stream that was made anew is read from its beginning.
 func TestFollowOverRemovals(t *testing.T) {
+	t.Parallel()
 	srv := serve(t)
 	agg, node := connect(t, srv.Addr(), "agg"), connect(t, srv.Addr(), "lb1")
+	agg.patience = 300 * time.Millisecond
 	agg.declare(StreamConfig{MaxAge: 500 * time.Millisecond})
 	o := node.outgoing(openKV(t, t.TempDir()))
 	run(t, o)
@@ -57,6 +61,40 @@ func TestFollowOverRemovals(t *testing.T) {
 	// One that comes with a place that the stream does not have learns it, too.
 	if got := agg.follow(12).wait(2); got[0].Seq != 1 || !got[0].Reset || got[1].Reset {
 		t.Errorf("from a place that is not there came %d, reset %v", got[0].Seq, got[0].Reset)
+	}
+}
+
+// A server that lost what it wrote last puts other messages in its place: they are not taken for what was read.
+func TestStreamLosesItsEnd(t *testing.T) {
+	t.Parallel()
+	dir, copied := filepath.Join(t.TempDir(), "store"), filepath.Join(t.TempDir(), "copy")
+	srv := serve(t, func(c *ServerConfig) { c.Dir = dir })
+	again := func() {
+		t.Helper()
+		srv = serve(t, func(c *ServerConfig) { c.Dir, c.Listen = dir, srv.Addr() })
+	}
+	agg, node := connect(t, srv.Addr(), "agg"), connect(t, srv.Addr(), "lb1")
+	agg.declare(StreamConfig{MaxAge: time.Hour})
+	o := node.outgoing(openKV(t, t.TempDir()))
+	run(t, o)
+	r := agg.follow(0)
+	publish(t, o, 5)
+	srv.Shutdown()
+	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	publish(t, o, 5)
+	r.wait(10)
+	srv.Shutdown()
+	if err := errors.Join(os.RemoveAll(dir), os.Rename(copied, dir)); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	publish(t, o, 7)
+	got := r.wait(22)
+	if len(got) != 22 || !got[10].Reset || got[10].Seq != 1 || seqOf(got[14].Data) != 5 || seqOf(got[15].Data) != 11 || seqOf(got[21].Data) != 17 {
+		t.Errorf("the end came as %v", r.panes()[10:])
 	}
 }
 
@@ -162,7 +200,9 @@ func TestServerAndNetworkFail(t *testing.T) {
 	if len(got) != 105 {
 		t.Errorf("%d messages came of 105", len(got))
 	}
-	eventually(t, func() string { return fmt.Sprintf("there were %d goroutines, and are %d", before, runtime.NumGoroutine()) },
+	eventually(t, func() string {
+		return fmt.Sprintf("there were %d goroutines, and are %d", before, runtime.NumGoroutine())
+	},
 		func() bool { return runtime.NumGoroutine() <= before+8 })
 	if node.metric("connected") != 1 || node.metric("dropped_panes_total") != 0 {
 		t.Errorf("connected %d, dropped %d", node.metric("connected"), node.metric("dropped_panes_total"))

@@ -10,6 +10,7 @@ import (
 // A node that is killed, again and again, loses no pane that Add has returned for, and no pane stands in the stream
 // twice or before its time.
 func TestNodeIsKilled(t *testing.T) {
+	t.Parallel()
 	srv := serve(t)
 	agg := connect(t, srv.Addr(), "agg")
 	agg.declare(StreamConfig{MaxAge: time.Hour})

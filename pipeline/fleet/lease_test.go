@@ -28,6 +28,7 @@ func contendFor(l *testLink, ttl time.Duration, held func(context.Context)) (sto
 
 // A lease that is given back is taken at once, and one whose holder is cut off after its time.
 func TestLeaseIsHandedOn(t *testing.T) {
+	t.Parallel()
 	srv := serve(t)
 	proxy := faultproxy.New(t, srv.Addr())
 	first, second, third := connect(t, srv.Addr(), "a"), connect(t, proxy.Addr, "b"), connect(t, srv.Addr(), "c")
@@ -84,6 +85,7 @@ func TestLeaseIsHandedOn(t *testing.T) {
 
 // A holder that was stopped and goes on sees, before it does anything, that its time has passed.
 func TestStoppedHolder(t *testing.T) {
+	t.Parallel()
 	srv := serve(t)
 	l := connect(t, srv.Addr(), "b")
 	l.declare(StreamConfig{MaxAge: time.Hour})
@@ -104,6 +106,7 @@ func TestStoppedHolder(t *testing.T) {
 
 // Three that ask for a lease over a network that breaks and hangs as it likes: never two hold it.
 func TestNeverTwoHolders(t *testing.T) {
+	t.Parallel()
 	srv := serve(t)
 	connect(t, srv.Addr(), "d").declare(StreamConfig{MaxAge: time.Hour})
 	var holders, terms atomic.Int32

@@ -55,6 +55,7 @@ type Link struct {
 	js            jetstream.JetStream
 	connected     atomic.Bool
 	closed        chan struct{}
+	patience      time.Duration // how long a stream may seem to have lost its end: new leaders catch up
 
 	mu   sync.Mutex
 	told map[string]bool // what was said of this connection, or of its absence
@@ -66,7 +67,7 @@ type Link struct {
 func Connect(cfg Config) (*Link, error) {
 	l := &Link{
 		cluster: cfg.Cluster, node: cfg.Node, log: cmp.Or(cfg.Log, zap.NewNop()), m: newMetrics(cfg.Registerer),
-		closed: make(chan struct{}), told: map[string]bool{}, came: make(chan struct{}),
+		closed: make(chan struct{}), patience: streamPatience, told: map[string]bool{}, came: make(chan struct{}),
 	}
 	options, err := cfg.options()
 	if err != nil {

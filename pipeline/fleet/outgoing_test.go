@@ -57,6 +57,7 @@ func TestPanesReachTheStream(t *testing.T) {
 // Whoever is started anew before it has saved what the stream has sends that again, and the stream refuses it. The
 // same sequence with other bytes is something else: a node whose disk was wiped begins anew.
 func TestRepeatsAreRefused(t *testing.T) {
+	t.Parallel()
 	srv := serve(t)
 	agg := connect(t, srv.Addr(), "agg")
 	agg.declare(StreamConfig{MaxAge: time.Minute, MaxBytes: 64 << 20})
@@ -110,6 +111,7 @@ func paneSeqs(got []Message) []uint64 {
 // A ring that is full loses its oldest, which is counted; with the server come the rest, in their order, also after a
 // restart.
 func TestRingOverflows(t *testing.T) {
+	t.Parallel()
 	srv := serve(t)
 	proxy := faultproxy.New(t, srv.Addr())
 	proxy.Set(faultproxy.Refuse)
@@ -167,45 +169,47 @@ func TestTooLargeIsLeftOut(t *testing.T) {
 // A faultyKV is a real one whose disk fails, or hangs, when the test says so.
 type faultyKV struct {
 	KV
-	failing, hanging atomic.Bool
-	puts             atomic.Int64
+	failing atomic.Bool
+	hangs   atomic.Pointer[chan struct{}] // until it is closed, whatever a context says
+	puts    atomic.Int64
 }
 
-var errSick = errors.New("no space left on device")
+var errFull = errors.New("no space left on device")
 
 func (k *faultyKV) Put(ctx context.Context, key string, value []byte) error {
 	k.puts.Add(1)
-	if k.hanging.Load() {
-		<-ctx.Done()
-		return ctx.Err()
+	if c := k.hangs.Load(); c != nil {
+		<-*c
 	}
 	if k.failing.Load() {
-		return errSick
+		return errFull
 	}
 	return k.KV.Put(ctx, key, value)
 }
 
 // A disk that takes nothing holds Add up once; the newest panes are in memory, and on the disk when it is well again.
 func TestSickDisk(t *testing.T) {
+	t.Parallel()
 	srv := serve(t)
 	proxy := faultproxy.New(t, srv.Addr())
 	proxy.Set(faultproxy.Refuse)
-	dir := filepath.Join(t.TempDir(), "node")
-	kv := &faultyKV{KV: openKV(t, dir)}
+	kv := &faultyKV{KV: openKV(t, filepath.Join(t.TempDir(), "node"))}
 	node := connect(t, proxy.Addr, "lb1")
 	o := node.outgoing(kv)
 	o.Add(pane(10))
-	kv.hanging.Store(true)
+	stop := run(t, o)
+	well := make(chan struct{})
+	kv.hangs.Store(&well)
 	before := kv.puts.Load()
 	for range inMemory + 10 {
 		o.Add(pane(10))
 	}
 	if n := kv.puts.Load() - before; n != 1 {
-		t.Errorf("a disk that hangs was tried %d times by Add", n)
+		t.Errorf("a disk that hangs was tried %d times", n)
 	}
-	kv.hanging.Store(false)
+	kv.hangs.Store(nil)
 	kv.failing.Store(true)
-	stop := run(t, o)
+	close(well)
 	eventually(t, func() string { return "the disk is not tried" }, func() bool { return kv.puts.Load() > before+1 })
 	kv.failing.Store(false)
 	eventually(t, func() string { return "the disk is not tried again" }, func() bool {

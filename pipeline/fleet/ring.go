@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -22,6 +23,11 @@ const (
 	minKeep     = time.Second
 	maxKeep     = 30 * time.Second
 	saveEvery   = 10 * time.Second // how old the saved acknowledgement may be: what it lacks is sent again, and refused
+)
+
+var (
+	errNotRunning = errors.New("nobody puts panes on the disk yet")
+	errSick       = errors.New("the disk did not take what it was given last")
 )
 
 // A KV keeps small values over a restart; what was put is synced. It is safe for concurrent use, and gives up when
@@ -47,10 +53,19 @@ type Outgoing struct {
 	first   uint64 // the oldest that the stream is not known to have
 	last    uint64 // the newest, 0 when there was none
 	slots   [ringSize]slot
-	isSick  bool // the KV did not take the last that it was given: Run puts
-	keptID  bool // boot is in the KV
+	isSick  bool          // the KV did not take the last that it was given: Run puts
+	jobs    chan putting  // to Run, which puts; nil while it does not run
+	ended   chan struct{} // closed when Run takes no more of them; nil before it runs
+	keptID  bool          // boot is in the KV
 	wake    chan struct{}
 	mustPut chan struct{}
+}
+
+// A putting is a pane on its way to the KV.
+type putting struct {
+	seq  uint64
+	data []byte
+	done chan error // has room
 }
 
 type slot struct {
@@ -133,8 +148,9 @@ func poke(c chan struct{}) {
 	}
 }
 
-// Add appends what build makes, given its sequence, and keeps the bytes. It knows no network. It waits for the disk,
-// but for no longer than 2 s, and not again before the disk has taken something.
+// Add appends what build makes, given its sequence, and keeps the bytes. It knows no network. While Run runs it waits
+// for the disk, but for no longer than 2 s, and not again before the disk has taken something. What is added before
+// is in memory until then.
 func (o *Outgoing) Add(build func(seq uint64) []byte) {
 	o.adding.Lock()
 	defer o.adding.Unlock()
@@ -150,24 +166,55 @@ func (o *Outgoing) Add(build func(seq uint64) []byte) {
 	if data == nil {
 		data = []byte{}
 	}
-	kept := false
+	err := errSick
 	if !isSick {
-		kept = o.put(context.Background(), seq, data) == nil
+		err = o.putWithin(seq, data)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last = seq
-	o.slots[seq%ringSize] = slot{seq: seq, data: data, kept: kept}
-	if !kept {
+	o.slots[seq%ringSize] = slot{seq: seq, data: data, kept: err == nil}
+	if err != nil {
+		poke(o.mustPut)
+	}
+	if err != nil && !errors.Is(err, errNotRunning) {
 		o.l.m.unkept.Inc()
 		o.isSick = true
-		poke(o.mustPut)
 	}
 	if seq > inMemory {
 		o.forget(seq - inMemory)
 	}
 	o.l.m.waiting.Set(float64(o.last + 1 - o.first))
 	poke(o.wake)
+}
+
+// putWithin has Run put a pane: a disk that hangs may hold up whatever is called, for longer than any context says.
+func (o *Outgoing) putWithin(seq uint64, data []byte) error {
+	o.mu.Lock()
+	jobs, ended := o.jobs, o.ended
+	o.mu.Unlock()
+	if ended == nil {
+		return errNotRunning
+	}
+	if jobs == nil {
+		return o.put(context.Background(), seq, data)
+	}
+	timer := time.NewTimer(keepTimeout)
+	defer timer.Stop()
+	job := putting{seq, data, make(chan error, 1)}
+	select {
+	case jobs <- job:
+	case <-ended:
+		return o.put(context.Background(), seq, data)
+	case <-timer.C:
+		return context.DeadlineExceeded
+	}
+	select {
+	case err := <-job.done:
+		return err
+	case <-timer.C:
+		return context.DeadlineExceeded
+	}
 }
 
 // forget takes a pane out of memory, where it may be the only one there is.
@@ -258,30 +305,32 @@ func (o *Outgoing) bounds() (first, last uint64) {
 	return o.first, o.last
 }
 
-// keep brings what the KV did not take at once into it, and saves how far the stream has what was sent, until ctx
-// ends; then it does so once more.
+// keep puts what Add hands over, brings what the KV did not take at once into it, and saves how far the stream has
+// what was sent, until ctx ends; then it does so once more.
 func (o *Outgoing) keep(ctx context.Context) {
+	jobs, ended := make(chan putting), make(chan struct{})
+	o.mu.Lock()
+	o.jobs, o.ended = jobs, ended
+	o.mu.Unlock()
+	defer func() {
+		o.mu.Lock()
+		o.jobs = nil
+		o.mu.Unlock()
+		close(ended)
+	}()
 	saved, _ := o.bounds()
 	failures := 0
-	timer := time.NewTimer(saveEvery)
+	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		again := saveEvery
-		err := o.catchUp(ctx, &saved)
-		if err == nil {
-			failures = 0
-		} else if ctx.Err() == nil {
-			if failures++; failures == 1 {
-				o.l.log.Warn("panes that wait for the fleet cannot be stored: the newest are kept in memory", zap.Error(err))
-			}
-			again = backoff(failures-1, minKeep, maxKeep)
-		}
-		timer.Reset(again)
 		wake := o.mustPut
 		if failures > 0 {
 			wake = nil // the next try has its time
 		}
 		select {
+		case job := <-jobs:
+			job.done <- o.put(ctx, job.seq, job.data)
+			continue
 		case <-wake:
 		case <-timer.C:
 		case <-ctx.Done():
@@ -292,6 +341,16 @@ func (o *Outgoing) keep(ctx context.Context) {
 			}
 			return
 		}
+		again := saveEvery
+		if err := o.catchUp(ctx, &saved); err == nil {
+			failures = 0
+		} else if ctx.Err() == nil {
+			if failures++; failures == 1 {
+				o.l.log.Warn("panes that wait for the fleet cannot be stored: the newest are kept in memory", zap.Error(err))
+			}
+			again = backoff(failures-1, minKeep, maxKeep)
+		}
+		timer.Reset(again)
 	}
 }
 
