@@ -4,14 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
 )
 
-const maxBlob = 64 << 20 // bytes
+const (
+	maxBlob = 64 << 20 // bytes
+
+	// orphanAge is how old parts of a value must be that nobody has finished: no Put takes as long.
+	orphanAge = 10 * time.Minute
+)
 
 type blobs struct {
 	store  jetstream.ObjectStore
+	stream jetstream.Stream // in which it is
 	bucket string
 }
 
@@ -35,7 +43,44 @@ func (l *Link) Blobs(ctx context.Context, bucket string) (KV, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fleet: open the bucket %s: %w", bucket, err)
 	}
-	return &blobs{store, bucket}, nil
+	stream, err := l.js.Stream(ctx, "OBJ_"+name)
+	if err != nil {
+		return nil, fmt.Errorf("fleet: open the bucket %s: %w", bucket, err)
+	}
+	b := &blobs{store, stream, bucket}
+	if err := b.sweep(ctx, orphanAge); err != nil {
+		l.log.Warn("what a killed process left in a bucket was not removed", zap.String("bucket", bucket), zap.Error(err))
+	}
+	return b, nil
+}
+
+// sweep removes the parts of values that a process did not finish before it was killed.
+func (b *blobs) sweep(ctx context.Context, age time.Duration) error {
+	prefix := "$O." + b.stream.CachedInfo().Config.Name[len("OBJ_"):] + ".C."
+	info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
+	if err != nil {
+		return err
+	}
+	objects, err := b.store.List(ctx)
+	if err != nil && !errors.Is(err, jetstream.ErrNoObjectsFound) {
+		return err
+	}
+	for _, o := range objects {
+		delete(info.State.Subjects, prefix+o.NUID)
+	}
+	for subject := range info.State.Subjects {
+		part, err := b.stream.GetLastMsgForSubject(ctx, subject)
+		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && time.Since(part.Time) < age {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := b.stream.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Get reads a value, and compares it with its digest.

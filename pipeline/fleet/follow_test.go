@@ -260,11 +260,29 @@ func TestBlobs(t *testing.T) {
 	if b.Put(t.Context(), "", nil) == nil || b.Put(t.Context(), "a", make([]byte, maxBlob+1)) == nil {
 		t.Error("a value without a key, or of more than 64 MiB, is taken")
 	}
-	s, err := agg.js.Stream(t.Context(), "OBJ_squall_"+cluster+"_state")
-	if err != nil {
-		t.Fatal(err)
+	// A process that was killed has left a part, and one is on its way.
+	part := func(name string) {
+		t.Helper()
+		if _, err := agg.js.Publish(t.Context(), "$O.squall_"+cluster+"_state.C."+name, make([]byte, 1<<19)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if n := s.CachedInfo().State.Bytes; n > 3<<19 {
-		t.Errorf("the bucket has %d bytes for a value of 1 MiB", n)
+	bytes := func() uint64 {
+		t.Helper()
+		info, err := b.(*blobs).stream.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.State.Bytes
+	}
+	part("left")
+	if err := b.(*blobs).sweep(t.Context(), orphanAge); err != nil || bytes() < 3<<19 {
+		t.Errorf("what is on its way is removed: %d bytes are there: %v", bytes(), err)
+	}
+	if err := b.(*blobs).sweep(t.Context(), 0); err != nil || bytes() > 5<<18 {
+		t.Errorf("the bucket has %d bytes for a value of 1 MiB: %v", bytes(), err)
+	}
+	if got, ok, err := b.Get(t.Context(), "a"); !ok || err != nil || len(got) != 1<<20+4 {
+		t.Errorf("%d bytes of the last value came: %v %v", len(got), ok, err)
 	}
 }

@@ -177,6 +177,11 @@ func (s *session) refuse(seq uint64, size int, err error) {
 
 // wait takes one answer, or waits for something to send.
 func (s *session) wait(ctx context.Context) error {
+	select {
+	case msg := <-s.answers: // before anything is late: this process may have been stopped
+		return s.take(msg)
+	default:
+	}
 	var late <-chan time.Time
 	if len(s.flight) > 0 {
 		timer := time.NewTimer(time.Until(s.flight[0].at.Add(s.answer)))

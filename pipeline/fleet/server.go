@@ -125,7 +125,9 @@ func (c *ServerConfig) options() (*server.Options, error) {
 	}
 	o := &server.Options{
 		ServerName: c.Name, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: c.Dir, JetStreamMaxMemory: streamMemory, DisableJetStreamBanner: true,
+		// The stream has its own limit. That of the server would follow from what is free when it starts, which is
+		// less once the stream is there.
+		JetStream: true, StoreDir: c.Dir, JetStreamMaxMemory: streamMemory, JetStreamMaxStore: 1 << 60, DisableJetStreamBanner: true,
 		// Alone, nobody else has what was acknowledged. In a cluster most servers would have to fail at once.
 		SyncAlways: c.ClusterListen == "", SyncInterval: syncEvery,
 		MaxConn: maxConnections, PingInterval: pingEvery, MaxPingsOut: 2, WriteDeadline: writeTimeout,
