@@ -1,6 +1,8 @@
 package report
 
 import (
+	"bytes"
+	"encoding/gob"
 	"sync"
 	"time"
 
@@ -71,4 +73,73 @@ func (l *Live) Series() []Series {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lines.series(func(site string) detectors.Pool { return l.pools[site] })
+}
+
+// snapshotSites is of how many sites the timelines outlive a restart: those that a page lists.
+const snapshotSites = 20
+
+// A liveState is what a Live knows, to go on after a restart.
+type liveState struct {
+	Step, Start, To int64 // ns
+	Sites           []liveSite
+}
+
+type liveSite struct {
+	Name   string
+	First  int64 // ns
+	Points []livePoint
+	Marked bool
+}
+
+type livePoint struct {
+	Requests                   [len(methods)]uint64
+	Abandoned, Errors, Limited uint64
+	P99, BusyLower, BusyUpper  float64
+	Timed, Censored, Busy      bool
+}
+
+// Snapshot is what is known, of the sites with an alert and those with most requests.
+func (l *Live) Snapshot() ([]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.lines
+	state := liveState{Step: t.step, Start: t.start, To: t.to}
+	names := t.ranked()
+	for _, name := range names[:min(len(names), snapshotSites)] {
+		line := t.sites[name]
+		s := liveSite{Name: name, First: line.first, Marked: line.marked, Points: make([]livePoint, len(line.points))}
+		for i, p := range line.points {
+			s.Points[i] = livePoint{p.requests, p.abandoned, p.errors, p.limited, p.p99, p.busyLower, p.busyUpper, p.timed, p.censored, p.busy}
+		}
+		state.Sites = append(state.Sites, s)
+	}
+	var b bytes.Buffer
+	err := gob.NewEncoder(&b).Encode(state)
+	return b.Bytes(), err
+}
+
+// Restore sets a Live that knows nothing to a snapshot. One of other steps, or that cannot be read, costs what was drawn.
+func (l *Live) Restore(snapshot []byte, pool func(site string) detectors.Pool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.lines
+	var state liveState
+	if t.to != 0 || gob.NewDecoder(bytes.NewReader(snapshot)).Decode(&state) != nil || state.Step != t.step || state.To-state.Start > l.keep+2*t.step {
+		return
+	}
+	t.start, t.to = state.Start, state.To
+	l.pools = map[string]detectors.Pool{}
+	for _, s := range state.Sites {
+		if len(s.Points) > t.max || s.First < state.Start || len(t.sites) >= seriesSites {
+			continue
+		}
+		line := &timeline{first: s.First, marked: s.Marked, points: make([]point, len(s.Points))}
+		for i, p := range s.Points {
+			line.points[i] = point{p.Requests, p.Abandoned, p.Errors, p.Limited, p.P99, p.BusyLower, p.BusyUpper, p.Timed, p.Censored, p.Busy}
+			for _, n := range p.Requests {
+				line.total += n
+			}
+		}
+		t.sites[s.Name], l.pools[s.Name] = line, pool(s.Name)
+	}
 }

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -48,6 +49,23 @@ func TestLiveKeepsTheLastWhile(t *testing.T) {
 	}
 	if b := got[0]; b.Total != 5000 || b.Len() != 5 {
 		t.Errorf("%+v", b)
+	}
+	state, err := l.Snapshot()
+	again := NewLive(time.Second, 10*time.Second)
+	if again.Restore(state, pool); err != nil || !reflect.DeepEqual(again.Series(), got) {
+		t.Errorf("after a restart: %+v (%v)", again.Series(), err)
+	}
+	for _, other := range []*Live{NewLive(2*time.Second, 10*time.Second), NewLive(time.Second, 5*time.Second)} {
+		if other.Restore(state, pool); len(other.Series()) != 0 {
+			t.Errorf("a snapshot of other steps, or of a longer while: %+v", other.Series())
+		}
+	}
+	again.Restore([]byte("torn"), pool)
+	for _, l := range []*Live{l, again} {
+		l.Observe(second(104, map[string]uint64{}), nil, pool)
+	}
+	if !reflect.DeepEqual(again.Series(), l.Series()) {
+		t.Errorf("it goes on otherwise: %+v", again.Series())
 	}
 	l.Observe(second(105, map[string]uint64{"a": 1}), nil, pool)
 	if a := l.Series()[0]; fmt.Sprint(a.Requests["GET"]) != "[96 97 98 99 0 0 0 0 0 1]" || len(l.Series()) != 1 {

@@ -203,7 +203,16 @@ func (t *timelines) foldLightest() {
 
 // series lists the timelines, those that alerts are about first, then by requests.
 func (t *timelines) series(pool func(string) detectors.Pool) []Series {
-	names := slices.SortedFunc(maps.Keys(t.sites), func(a, b string) int {
+	out := []Series{}
+	for _, name := range t.ranked() {
+		out = append(out, t.sites[name].series(name, t.step, pool(name).Workers))
+	}
+	return out
+}
+
+// ranked are the sites, those that alerts are about first, then by requests.
+func (t *timelines) ranked() []string {
+	return slices.SortedFunc(maps.Keys(t.sites), func(a, b string) int {
 		x, y := t.sites[a], t.sites[b]
 		if x.marked != y.marked {
 			if x.marked {
@@ -213,11 +222,6 @@ func (t *timelines) series(pool func(string) detectors.Pool) []Series {
 		}
 		return cmp.Or(cmp.Compare(y.total, x.total), strings.Compare(a, b))
 	})
-	out := []Series{}
-	for _, name := range names {
-		out = append(out, t.sites[name].series(name, t.step, pool(name).Workers))
-	}
-	return out
 }
 
 func (l *timeline) series(name string, step int64, workers int) Series {

@@ -177,4 +177,13 @@ func TestDaemonKeepsIncidents(t *testing.T) {
 		return slices.ContainsFunc(incidents(), func(e alerts.Entry) bool { return e.ID == id })
 	})
 	check(t, "incidents after kill -9", len(list.Incidents), 1)
+	_, page := squall.get("/")
+	for _, want := range []string{id, "waf rule live", "RedisFull firing: 0.93"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page after kill -9 does not tell of %s", want)
+		}
+	}
+	if strings.Contains(page, "no request yet") || strings.ContainsAny(page, "\u202e\x1b") {
+		t.Errorf("the page after kill -9: %s", page)
+	}
 }

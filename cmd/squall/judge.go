@@ -391,6 +391,7 @@ type snapshot struct {
 	Alerts  []byte
 	Gaps    map[string]int64
 	Ledger  []byte // what it counts; its incidents are kept one by one
+	Live    []byte // what the live page draws
 }
 
 const snapshotVersion = 1
@@ -399,7 +400,7 @@ func (j *judge) snapshot() (snapshot, error) {
 	engine, err := j.engine.Snapshot()
 	state, err2 := j.manager.Snapshot()
 	counts, err3 := j.ledger.Snapshot()
-	return snapshot{snapshotVersion, j.closed, engine, state, maps.Clone(j.gaps), counts}, errors.Join(err, err2, err3)
+	return snapshot{snapshotVersion, j.closed, engine, state, maps.Clone(j.gaps), counts, nil}, errors.Join(err, err2, err3)
 }
 
 // restore sets a new judge to a snapshot. It returns from when the lines have to be read again, in ns.

@@ -478,8 +478,10 @@ func (d *service) snapshot() {
 		return
 	}
 	state, err := d.judge.snapshot()
+	drawn, err2 := d.live.Snapshot()
+	state.Live = drawn
 	var b bytes.Buffer
-	if err = errors.Join(err, gob.NewEncoder(&b).Encode(state)); err != nil {
+	if err = errors.Join(err, err2, gob.NewEncoder(&b).Encode(state)); err != nil {
 		d.log.Error("the state was not saved", zap.Error(err))
 		return
 	}
@@ -598,8 +600,11 @@ func (d *service) restoreState(ctx context.Context) (from int64, found bool, err
 	if limit := time.Now().Add(neverAhead); state.Closed > limit.UnixNano() {
 		return 0, false, fmt.Errorf("its time is %s, and now is %s: a log's clock was wrong", formatTime(state.Closed), formatTime(limit.Add(-neverAhead).UnixNano()))
 	}
-	from, err = d.judge.restore(state)
-	return from, err == nil, err
+	if from, err = d.judge.restore(state); err != nil {
+		return from, false, err
+	}
+	d.live.Restore(state.Live, d.judge.engine.Pool)
+	return from, true, nil
 }
 
 // resume tells what fires: no line may come for a while, and Alertmanager forgets what is not sent again.

@@ -59,6 +59,8 @@ type pageData struct {
 	Alerts      []shownAlert
 	Sites       []shownSite
 	Incidents   []shownIncident
+	Earlier     []shownEntry
+	Marks       []alerts.Mark // the newest first
 	Sources     []shownSource
 	MoreSources int
 	Blind       []pipeline.InputState
@@ -82,6 +84,12 @@ type shownIncident struct {
 	Ongoing   bool
 }
 
+// shownEntry is an incident of the ledger of which no alert is shown any more.
+type shownEntry struct {
+	Key, Says, Fix string
+	Lines          []string
+}
+
 type shownSource struct {
 	pipeline.InputState
 	Age string
@@ -98,6 +106,9 @@ const (
 	mostSources = 500 // rows
 	mostSites   = 20  // rows
 	mostCharted = 4   // sites with charts
+	mostEarlier = 10  // incidents that are over
+	mostMarks   = 20  // annotations
+	markText    = 200 // bytes of one that a chart is given
 )
 
 // data gathers what the page shows.
@@ -114,6 +125,10 @@ func (c *webServerConfig) data(live []report.Series) *pageData {
 		d.Alerts = append(d.Alerts, shownAlert{a, fmt.Sprintf("a%x", h.Sum64()), i == 0 && a.State == alerts.Firing})
 	}
 	d.Says = summed(list)
+	marks := c.State.Marks()
+	d.Earlier = earlier(c.State.Incidents(), d.Incidents, marks)
+	d.Marks = slices.Clone(marks[max(len(marks)-mostMarks, 0):])
+	slices.Reverse(d.Marks)
 	f := gathered(c.Gatherer)
 	for _, s := range sources[:min(len(sources), mostSources)] {
 		x := shownSource{InputState: s, Age: "–"}
@@ -206,6 +221,29 @@ func shownIncidents(list []alerts.Alert) []shownIncident {
 		}
 		return cmp.Compare(b.From, a.From)
 	})
+	return out
+}
+
+// earlier gives what the ledger knows beside the incidents whose alerts are shown, with what became of the fix of the one
+// before.
+func earlier(known []alerts.Entry, shown []shownIncident, marks []alerts.Mark) (out []shownEntry) {
+	for i := range known {
+		e := &known[i]
+		if len(out) == mostEarlier || slices.ContainsFunc(shown, func(x shownIncident) bool { return x.ID == e.ID }) {
+			continue
+		}
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(e.ID))
+		x := shownEntry{Key: fmt.Sprintf("e%x", h.Sum64()), Lines: e.Lines()}
+		x.Says = fmt.Sprintf("%s to %s: %s %s", e.From, e.To, strings.Join(e.Sites, ", "), strings.TrimSpace(e.Lead+" "+e.Requests))
+		if n := e.Numbers.Abandoned; n.Get() > 0 {
+			x.Says += "; " + alerts.Number(n.Get()) + " gave up"
+		}
+		if before := e.Earlier(known); before != nil {
+			x.Fix = string(alerts.Compare(before, e, marks).Verdict)
+		}
+		out = append(out, x)
+	}
 	return out
 }
 
@@ -312,14 +350,27 @@ func duration(seconds float64) string {
 // chartedSite is what the page draws of one site.
 type chartedSite struct {
 	report.Series
-	Alerts [][2]int64 `json:"alerts"` // s: from and to; to is 0 while it fires
+	Alerts [][2]int64    `json:"alerts"` // s: from and to; to is 0 while it fires
+	Marks  []chartedMark `json:"annotations"`
+}
+
+// chartedMark is an annotation on a chart.
+type chartedMark struct {
+	At   float64 `json:"at"` // s
+	Text string  `json:"text"`
 }
 
 // charted makes the series of the sites that are drawn.
-func charted(live []report.Series, list []alerts.Alert) ([]byte, error) {
+func charted(live []report.Series, list []alerts.Alert, marks []alerts.Mark) ([]byte, error) {
 	out := []chartedSite{}
 	for _, s := range live[:min(len(live), mostCharted)] {
-		x := chartedSite{Series: s, Alerts: [][2]int64{}}
+		x := chartedSite{Series: s, Alerts: [][2]int64{}, Marks: []chartedMark{}}
+		for _, m := range marks {
+			if m.Concerns([]string{s.Site}) && report.Time(m.At) >= s.Start {
+				x.Marks = append(x.Marks, chartedMark{float64(m.At) / 1e9, alerts.Escape(m.Text[:min(len(m.Text), markText)])})
+			}
+		}
+		x.Marks = x.Marks[max(len(x.Marks)-mostMarks, 0):]
 		for i := range list {
 			if a := &list[i]; a.Labels.Get("site") == s.Site && a.State != alerts.Suppressed {
 				x.Alerts = append(x.Alerts, [2]int64{a.StartsAt / 1e9, a.EndsAt / 1e9})

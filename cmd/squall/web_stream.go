@@ -72,7 +72,7 @@ func (c *webServerConfig) render() (*rendering, error) {
 		r.parts[name] = text.String()
 	}
 	var err error
-	if r.series, err = charted(live, list); err != nil {
+	if r.series, err = charted(live, list, c.State.Marks()); err != nil {
 		return nil, err
 	}
 	b.latest, b.at = r, time.Now()

@@ -67,6 +67,29 @@
 		u.ctx.restore();
 	};
 
+	// notes draws what was noted over a chart: a line for each, and its text in the first chart of a site.
+	const notes = (site, named) => (u) => {
+		const s = series.find((x) => x.site === site);
+		if (!s) return;
+		u.ctx.save();
+		u.ctx.strokeStyle = u.ctx.fillStyle = colour("accent");
+		u.ctx.lineWidth = devicePixelRatio;
+		u.ctx.font = 11 * devicePixelRatio + "px system-ui, sans-serif";
+		u.ctx.beginPath();
+		(s.annotations || []).forEach(({ at, text }, i) => {
+			if (at < u.scales.x.min || at > u.scales.x.max) return;
+			const x = Math.round(u.valToPos(at, "x", true)) + 0.5;
+			u.ctx.moveTo(x, u.bbox.top);
+			u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
+			if (!named) return;
+			const left = x > u.bbox.left + u.bbox.width / 2;
+			u.ctx.textAlign = left ? "right" : "left";
+			u.ctx.fillText(text.length > 40 ? text.slice(0, 39) + "…" : text, x + (left ? -4 : 4) * devicePixelRatio, u.bbox.top + (12 + 13 * (i % 3)) * devicePixelRatio);
+		});
+		u.ctx.stroke();
+		u.ctx.restore();
+	};
+
 	function chart(site, into, [name, title, lines], data) {
 		const figure = document.createElement("figure");
 		const caption = document.createElement("figcaption");
@@ -87,7 +110,7 @@
 				points: { show: !!marks, size: 5, fill: colour(c) },
 				value: (_, v) => number(v, digits),
 			}))],
-			hooks: { drawClear: [bands(site)], setSelect: [(u) => { u.zoomed = u.select.width > 0; }] },
+			hooks: { drawClear: [bands(site)], draw: [notes(site, name === "requests")], setSelect: [(u) => { u.zoomed = u.select.width > 0; }] },
 		}, data, box);
 		plot.over.addEventListener("dblclick", () => { plot.zoomed = false; });
 		return { name, title, lines, plot, box };
