@@ -108,7 +108,7 @@ const (
 	mostCharted = 4   // sites with charts
 	mostEarlier = 10  // incidents that are over
 	mostMarks   = 20  // annotations
-	markText    = 200 // bytes of one that a chart is given
+	markText    = 200 // bytes of one
 )
 
 // data gathers what the page shows.
@@ -129,6 +129,11 @@ func (c *webServerConfig) data(live []report.Series) *pageData {
 	d.Earlier = earlier(c.State.Incidents(), d.Incidents, marks)
 	d.Marks = slices.Clone(marks[max(len(marks)-mostMarks, 0):])
 	slices.Reverse(d.Marks)
+	for i := range d.Marks {
+		if m := &d.Marks[i]; len(m.Text) > markText {
+			m.Text = m.Text[:markText] + "…"
+		}
+	}
 	f := gathered(c.Gatherer)
 	for _, s := range sources[:min(len(sources), mostSources)] {
 		x := shownSource{InputState: s, Age: "–"}
@@ -366,7 +371,7 @@ func charted(live []report.Series, list []alerts.Alert, marks []alerts.Mark) ([]
 	for _, s := range live[:min(len(live), mostCharted)] {
 		x := chartedSite{Series: s, Alerts: [][2]int64{}, Marks: []chartedMark{}}
 		for _, m := range marks {
-			if m.Concerns([]string{s.Site}) && report.Time(m.At) >= s.Start {
+			if at := report.Time(m.At); m.Concerns([]string{s.Site}) && at >= s.Start && at <= s.At(s.Len()) {
 				x.Marks = append(x.Marks, chartedMark{float64(m.At) / 1e9, alerts.Escape(m.Text[:min(len(m.Text), markText)])})
 			}
 		}

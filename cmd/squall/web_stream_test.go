@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/alerts/report"
 )
 
 // A streamEvent is one of server-sent events.
@@ -249,5 +250,18 @@ func TestLivePageOrder(t *testing.T) {
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestChartsHaveTheNotesOfTheirTime: however many annotations are of another time, or another site.
+func TestChartsHaveTheNotesOfTheirTime(t *testing.T) {
+	s := report.Series{Site: "shop.example", Start: report.Time(1e18), Step: 10, Requests: map[string][]uint64{}, Abandoned: make([]uint64, 6)}
+	marks := []alerts.Mark{{At: 1e18 - 1, Text: "before"}, {At: 1e18 + 20e9, Text: "rule\u202e"}, {At: 1e18 + 30e9, Text: "elsewhere", Site: "other.example"}}
+	for i := range 100 {
+		marks = append(marks, alerts.Mark{At: alerts.Instant(1e18 + 61e9 + i), Text: "later"})
+	}
+	out, err := charted([]report.Series{s}, nil, marks)
+	if want := `"annotations":[{"at":1000000020,"text":"rule\\u{202e}"}]`; err != nil || !strings.Contains(string(out), want) {
+		t.Errorf("%s (%v), not %s", out, err, want)
 	}
 }
