@@ -270,6 +270,7 @@ func (r *replayer) read(ctx context.Context, path string, stdin io.Reader, piece
 		if in, err = source.OpenCounted(path, &r.advance.read); err != nil {
 			return err
 		}
+		in = source.Ahead(in, piece)
 	}
 	defer in.Close() // it was only read
 	road := pipeline.NewRoad(pipeline.RoadConfig{
