@@ -406,7 +406,7 @@ func TestReportFits(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := len(r.packed)
-	for _, limit := range []int{2 * whole / 3, whole / 2} {
+	for _, limit := range []int{3 * whole / 4, 3 * whole / 5} {
 		if err := r.Pack(p, limit); err != nil {
 			t.Fatal(err)
 		}
