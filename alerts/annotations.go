@@ -213,6 +213,10 @@ func summary(a *Alert) string {
 			add(e.OOMKilled, "%s of them out of memory", short)
 		}
 	}
+	if a.reads("nodes_absent") {
+		add(e.NodesAbsent, "%s", counted("node"))
+		add(e.Nodes, "of %s do not tell", short)
+	}
 	if a.reads("head_storm") {
 		add(e.RequestsPerMinute, "%s HEAD a minute on "+strings.ReplaceAll(routesText(e), "%", "%%"), short)
 	}

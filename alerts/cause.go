@@ -16,6 +16,7 @@ var causeRules = []struct {
 	match func(*facts) bool
 	cause func(*facts) Cause
 }{
+	{"absent nodes", func(f *facts) bool { return f.alert.reads("nodes_absent") }, absentCause},
 	{"restarts", func(f *facts) bool { return f.restart != nil && f.alert.reads("restart_burst") }, restartCause},
 	{"limiter", func(f *facts) bool { return f.limiter != nil && f.alert.reads("ratelimit_backfire") }, limiterCause},
 	{"probes of a site", func(f *facts) bool {
@@ -58,6 +59,12 @@ func (f *facts) capped(c Cause) Cause {
 	}
 	c.Missing = append(c.Missing, lossy...)
 	return c
+}
+
+// absentCause tells what is known of nodes that do not tell, which is not why.
+func absentCause(*facts) Cause {
+	return Cause{Undetermined, "nodes of the fleet tell its aggregator nothing, or too late to be counted: a storm that is spread over all of them looks smaller than it is",
+		[]string{"whether they are down, cut off or behind"}}
 }
 
 // reads tells whether a detector took part in the alert itself.

@@ -1,6 +1,7 @@
 package alerts
 
 import (
+	"math"
 	"slices"
 
 	"github.com/squall-sre/squall/detectors"
@@ -13,11 +14,21 @@ type Coverage struct {
 	Late  uint64   // came after their pane was closed, or too far ahead of all others
 	Lost  []string // sources that lost lines, sorted
 	Quiet []detectors.Silence
+	// Nodes of a fleet that did not tell, sorted, and the share of what all nodes had to tell that is missing, 0–1.
+	Away   []string
+	Absent float64
 }
 
 // covered is a copy: the alert is told and stored while the history goes on.
 func (h *history) covered() Coverage {
-	return Coverage{Lines: h.Rests.Lines, Late: h.Rests.Late + h.Rests.Dropped, Lost: slices.Clone(h.Gaps), Quiet: slices.Clone(h.Quiet)}
+	c := Coverage{
+		Lines: h.Rests.Lines, Late: h.Rests.Late + h.Rests.Dropped, Lost: slices.Clone(h.Gaps), Quiet: slices.Clone(h.Quiet),
+		Away: slices.Clone(h.Away),
+	}
+	if all := h.Rests.Nodes + h.Rests.Absent; all > 0 {
+		c.Absent = float64(h.Rests.Absent) / float64(all)
+	}
+	return c
 }
 
 // coverageLine is the JSON of a Coverage, without the names of what was read: how lines are spread over files must not
@@ -27,6 +38,8 @@ type coverageLine struct {
 	Late   uint64        `json:"late,omitempty"`
 	Lost   []string      `json:"lost,omitempty"`
 	Silent []silenceLine `json:"silent,omitempty"`
+	Away   []string      `json:"nodes_absent,omitempty"`
+	Absent float64       `json:"nodes_absent_ratio,omitempty"`
 }
 
 type silenceLine struct {
@@ -36,7 +49,7 @@ type silenceLine struct {
 }
 
 func (c *Coverage) line() coverageLine {
-	l := coverageLine{Lines: c.Lines, Late: c.Late, Lost: c.Lost}
+	l := coverageLine{Lines: c.Lines, Late: c.Late, Lost: c.Lost, Away: c.Away, Absent: math.Round(1e4*c.Absent) / 1e4}
 	for _, q := range c.Quiet {
 		s := silenceLine{Source: q.Source, From: stamp(q.From)}
 		if q.To != 0 {

@@ -29,6 +29,7 @@ type facts struct {
 	seen     map[string]*detectors.Detection
 	coverage pane.Coverage
 	gaps     []string // sources that lost lines, sorted
+	away     []string // nodes of the fleet that did not tell, sorted
 	quiet    []detectors.Silence
 	requests uint64              // that were read meanwhile
 	controls []detectors.Control // what the site has in place
@@ -148,11 +149,29 @@ func (f *facts) costs() string {
 	return ""
 }
 
+// nodesText names the nodes of a fleet, the first of them when they are many.
+func nodesText(names []string) string {
+	const few = 5
+	switch {
+	case len(names) == 0:
+		return "some nodes"
+	case len(names) == 1:
+		return "node " + names[0]
+	case len(names) > few:
+		return fmt.Sprintf("nodes %s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+	}
+	return "nodes " + strings.Join(names, ", ")
+}
+
 // lossy lists what keeps any conclusion from being proven.
 func (f *facts) lossy() []string {
 	var missing []string
 	for _, s := range f.gaps {
 		missing = append(missing, "the lines that "+s+" lost in the window")
+	}
+	if c := &f.coverage; c.Absent > 0 {
+		missing = append(missing, fmt.Sprintf("what %s counted: %s of the fleet told nothing, or too late",
+			nodesText(f.away), percent(float64(c.Absent)/float64(c.Nodes+c.Absent))))
 	}
 	site := f.alert.Labels.Get("site")
 	for _, q := range f.quiet {

@@ -29,6 +29,7 @@ type history struct {
 	Seen  map[string]*detectors.Detection // by detector: the newest state, active or over
 	Parts map[string]*part                // by detectionKey
 	Gaps  []string                        // sources that lost lines meanwhile, sorted
+	Away  []string                        // nodes of the fleet that did not tell meanwhile, sorted
 	Rests pane.Coverage                   // what the panes of that time rest on
 	Heard uint64                          // requests that were read, of all sources
 	Quiet []detectors.Silence             // sources that fell silent meanwhile, by source and time
@@ -50,7 +51,7 @@ func (h *history) absorb(g *group, r *detectors.Result) {
 	c := &h.Rests
 	c.Lines, c.Late, c.Gaps, c.Dropped = c.Lines+rests.Lines, c.Late+rests.Late, c.Gaps+rests.Gaps, c.Dropped+rests.Dropped
 	c.EventsDropped, c.SitesFolded = c.EventsDropped+rests.EventsDropped, c.SitesFolded+rests.SitesFolded
-	c.CellsFolded += rests.CellsFolded
+	c.CellsFolded, c.Nodes, c.Absent = c.CellsFolded+rests.CellsFolded, c.Nodes+rests.Nodes, c.Absent+rests.Absent
 	if h.Seen == nil {
 		h.Seen, h.Parts = map[string]*detectors.Detection{}, map[string]*part{}
 	}
@@ -76,11 +77,17 @@ func (h *history) absorb(g *group, r *detectors.Result) {
 			p.Now = detectors.Evidence{}
 		}
 	}
-	for _, s := range gaps {
-		if i, known := slices.BinarySearch(h.Gaps, s); !known && len(h.Gaps) < maxGaps {
-			h.Gaps = slices.Insert(h.Gaps, i, cut(s, maxText))
+	h.Gaps, h.Away = note(h.Gaps, gaps), note(h.Away, r.Absent)
+}
+
+// note adds names to a sorted list of some.
+func note(list, names []string) []string {
+	for _, s := range names {
+		if i, known := slices.BinarySearch(list, s); !known && len(list) < maxGaps {
+			list = slices.Insert(list, i, cut(s, maxText))
 		}
 	}
+	return list
 }
 
 // listen adds how many requests were told of in a pane, and which sources were silent.

@@ -393,7 +393,7 @@ func (m *Manager) resolved(t *tracked, a Alert, end int64) Alert {
 func (m *Manager) explain(t *tracked, a *Alert) {
 	a.Detectors = t.history.detectors(t.rule.reads)
 	f := &facts{
-		alert: a, seen: t.history.Seen, coverage: t.history.Rests, gaps: t.history.Gaps, quiet: t.history.Quiet, requests: t.history.Heard,
+		alert: a, seen: t.history.Seen, coverage: t.history.Rests, gaps: t.history.Gaps, away: t.history.Away, quiet: t.history.Quiet, requests: t.history.Heard,
 		controls: m.site(t.labels.Get("site")).Controls, site: m.site, grafana: m.grafana,
 	}
 	if d := t.history.primary(t.rule.reads); d != nil {

@@ -100,6 +100,11 @@ var shipped = []Rule{
 		Name: "RestartBurst", When: "restart_burst", By: []string{"cluster"}, Severity: string(Page),
 		KeepFiringFor: keepFiring, Dashboard: "squall-restarts",
 	},
+	{
+		// Of a fleet alone: who is absent detects for itself meanwhile, so that nobody is to be woken.
+		Name: "SquallBlind", When: "nodes_absent", By: []string{"cluster"}, Severity: string(Warning), For: time.Minute,
+		KeepFiringFor: keepFiring, Dashboard: "squall-pipeline",
+	},
 }
 
 // ShippedRules returns the rules that hold without configuration.

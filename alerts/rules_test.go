@@ -97,7 +97,7 @@ func TestRulesMerge(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Join(m.RuleNames(), " ")
-	if want := "ClientsGivingUp StormHurting WorkersExhausted AgentFlood SelfLoop LimiterBackfires ProbeThroughApp RetryLoop ErrorBurst WorkerTimeouts CacheStampede RestartBurst CheckoutHurting"; got != want {
+	if want := "ClientsGivingUp StormHurting WorkersExhausted AgentFlood SelfLoop LimiterBackfires ProbeThroughApp RetryLoop ErrorBurst WorkerTimeouts CacheStampede RestartBurst SquallBlind CheckoutHurting"; got != want {
 		t.Fatalf("got %s", got)
 	}
 	if m.rules[4].When != "self_loop.value > 100" || m.rules[len(m.rules)-1].For != time.Minute {

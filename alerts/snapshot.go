@@ -62,6 +62,7 @@ type storedAlert struct {
 	Seen  []storedDetection     `json:"seen,omitempty"`
 	Parts map[string]storedPart `json:"parts,omitempty"`
 	Gaps  []string              `json:"gaps,omitempty"`
+	Away  []string              `json:"away,omitempty"`
 	Rests pane.Coverage         `json:"rests_on"`
 	Heard uint64                `json:"requests_read,omitempty"` // of all sources
 	Quiet []detectors.Silence   `json:"quiet,omitempty"`
@@ -190,7 +191,7 @@ func (m *Manager) loadTracked(st *storedAlert) *tracked {
 	if !slices.Equal(t.labels, project(t.labels, t.rule.By)) || !slices.Equal(t.identity(), detectors.Labels(st.Identity)) {
 		return nil
 	}
-	t.history = history{Seen: map[string]*detectors.Detection{}, Parts: map[string]*part{}, Gaps: st.Gaps, Rests: st.Rests, Heard: st.Heard, Quiet: st.Quiet}
+	t.history = history{Seen: map[string]*detectors.Detection{}, Parts: map[string]*part{}, Gaps: st.Gaps, Away: st.Away, Rests: st.Rests, Heard: st.Heard, Quiet: st.Quiet}
 	for j := range st.Before {
 		if t.before == nil {
 			t.before = map[string]*detectors.Detection{}
@@ -219,7 +220,7 @@ func storeTracked(t *tracked) storedAlert {
 		Rule: t.rule.Name, Labels: t.labels, Pending: t.pending, Firing: t.firing, Since: t.since, Began: t.began, FiredAt: t.firedAt,
 		StartsAt: t.startsAt, OverAt: t.overAt, Ended: t.ended, Severity: t.severity, Identity: t.identity(),
 		Suppressed: t.suppressed, WindowOver: t.windowOver,
-		Gaps: t.history.Gaps, Rests: t.history.Rests, Heard: t.history.Heard, Quiet: t.history.Quiet,
+		Gaps: t.history.Gaps, Away: t.history.Away, Rests: t.history.Rests, Heard: t.history.Heard, Quiet: t.history.Quiet,
 		LastAt: t.last.At, Value: t.last.Value, Threshold: t.last.Threshold,
 		Detectors: t.last.Detectors, Evidence: storeEvidence(t.last.Evidence), Within: t.within,
 	}

@@ -105,6 +105,7 @@ type Window struct {
 	View      *pane.Pane                               // merged; its Start and End bound the window
 	Sites     []string                                 // the sites to judge, sorted
 	Cluster   string                                   // for detections that are about no site
+	Pane      int64                                    // ns: the length of a pane
 	SitesOnly bool                                     // another variant of the detector speaks of the cluster
 	Pool      func(site string) Pool                   // capacity
 	Baseline  func(site string, key pane.Key) Baseline // what is usual

@@ -348,7 +348,7 @@ func besideSites(p *pane.Pane, site string) []pipeline.Event {
 
 func (e *Engine) window(detector string, view *pane.Pane, sites []string) *Window {
 	return &Window{
-		View: view, Sites: sites, Cluster: e.cluster, Pool: e.poolOf, Controls: e.controls, Dependencies: e.deps,
+		View: view, Sites: sites, Cluster: e.cluster, Pane: e.pane, Pool: e.poolOf, Controls: e.controls, Dependencies: e.deps,
 		Baseline: func(site string, k pane.Key) Baseline { return e.baselines.get(site, k, view.Start) },
 		Heads:    func(site string) Baseline { return e.baselines.heads(site, view.Start) },
 		Agents:   e.baselines.agents,

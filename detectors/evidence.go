@@ -133,6 +133,7 @@ type Evidence struct {
 	Restarts                   Num             `json:"restarts,omitzero"` // those out of memory too
 	Reasons                    map[string]int  `json:"reasons,omitempty"`
 	Nodes                      Num             `json:"nodes,omitzero"`
+	NodesAbsent                Num             `json:"nodes_absent,omitzero"` // of the fleet's, in the mean
 	Namespaces                 Num             `json:"namespaces,omitzero"`
 	OOMKilled                  Num             `json:"oom_killed,omitzero"`
 	Looping                    Num             `json:"looping,omitzero"` // containers that were restarted again and again

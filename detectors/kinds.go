@@ -15,6 +15,7 @@ var kinds = map[string]func(decode func(any) error) (Detector, error){
 	"error_burst":        newErrorBurst,
 	"head_storm":         newHeadStorm,
 	"latency":            newLatency,
+	"nodes_absent":       newNodesAbsent,
 	"probe_failure":      newProbeFailure,
 	"ratelimit_backfire": newRatelimitBackfire,
 	"restart_burst":      newRestartBurst,

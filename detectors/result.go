@@ -17,6 +17,7 @@ type Result struct {
 	Changes    []Detection // those that became active or were over in this pane, in the same order
 	Coverage   pane.Coverage
 	GapSources []string // sources with lost lines in the window, sorted
+	Absent     []string // nodes of the fleet that did not tell in the window, sorted
 	Heard      map[string]*pane.Heard
 	Silences   []Silence // that last, or were over within the longest window
 	Busy       []Busy    // of the busiest sites in the last minute, sorted by site

@@ -163,7 +163,7 @@ func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error)
 			Reclaim: func(site string) time.Duration { return pool(site).Reclaim },
 		}),
 		engine: engine, manager: manager, metrics: newJudgeMetrics(prometheus.NewRegistry()),
-		sources: map[string]int{}, loose: map[string]int{}, trust: fullTrust, inputs: map[string]punctuality{}, behind: map[string]map[string]int64{}, gaps: map[string]int64{}, total: tally{failed: map[string]uint64{}, heard: map[string]*heard{}},
+		sources: map[string]int{}, loose: map[string]int{}, trust: fullTrust, inputs: map[string]punctuality{}, behind: map[string]map[string]int64{}, gaps: map[string]int64{}, absent: map[string]int64{}, total: tally{failed: map[string]uint64{}, heard: map[string]*heard{}},
 	}, nil
 }
 

@@ -35,6 +35,7 @@ type judge struct {
 	loose   map[string]int              // assembler's number of what of an input is not believed
 	trust   trust                       // of the work at hand
 	gaps    map[string]int64            // when an input last lost lines, in event time
+	absent  map[string]int64            // when a node of the fleet last did not tell, in event time
 	closed  int64                       // ns: the end of the last pane that was evaluated
 	total   tally
 
@@ -365,22 +366,34 @@ func (j *judge) settle() {
 			j.engine.Preload(p)
 			continue
 		}
-		j.closed = p.End
-		res := j.engine.Close(p)
-		for _, input := range slices.Sorted(maps.Keys(j.gaps)) {
-			if j.gaps[input] > p.End-int64(j.engine.Span()) {
-				res.GapSources = append(res.GapSources, input)
-			}
-		}
-		j.total.listen(res)
-		transitions := j.manager.Evaluate(res)
-		j.ledger.Observe(res, transitions, slices.Concat(j.manager.Active(), j.manager.Suppressed()))
-		j.metrics.panes.Inc()
-		j.metrics.watermark.Set(float64(p.End) / 1e9)
-		if j.settled != nil {
-			j.settled(res, transitions)
+		j.evaluate(p)
+	}
+}
+
+// evaluate lets the engine, the rules and the ledger look at the next pane.
+func (j *judge) evaluate(p *pane.Pane) {
+	j.closed = p.End
+	res := j.engine.Close(p)
+	window := p.End - int64(j.engine.Span())
+	res.GapSources, res.Absent = since(j.gaps, window), since(j.absent, window)
+	j.total.listen(res)
+	transitions := j.manager.Evaluate(res)
+	j.ledger.Observe(res, transitions, slices.Concat(j.manager.Active(), j.manager.Suppressed()))
+	j.metrics.panes.Inc()
+	j.metrics.watermark.Set(float64(p.End) / 1e9)
+	if j.settled != nil {
+		j.settled(res, transitions)
+	}
+}
+
+// since lists what happened last after a time, sorted.
+func since(last map[string]int64, after int64) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(last)) {
+		if last[name] > after {
+			names = append(names, name)
 		}
 	}
+	return names
 }
 
 // snapshot is what a judge must remember over a restart; it is kept in the spool.
@@ -390,6 +403,7 @@ type snapshot struct {
 	Engine  []byte
 	Alerts  []byte
 	Gaps    map[string]int64
+	Absent  map[string]int64
 	Ledger  []byte // what it counts; its incidents are kept one by one
 	Live    []byte // what the live page draws
 }
@@ -400,7 +414,9 @@ func (j *judge) snapshot() (snapshot, error) {
 	engine, err := j.engine.Snapshot()
 	state, err2 := j.manager.Snapshot()
 	counts, err3 := j.ledger.Snapshot()
-	return snapshot{snapshotVersion, j.closed, engine, state, maps.Clone(j.gaps), counts, nil}, errors.Join(err, err2, err3)
+	return snapshot{
+		Version: snapshotVersion, Closed: j.closed, Engine: engine, Alerts: state, Gaps: maps.Clone(j.gaps), Absent: maps.Clone(j.absent), Ledger: counts,
+	}, errors.Join(err, err2, err3)
 }
 
 // restore sets a new judge to a snapshot. It returns from when the lines have to be read again, in ns.
@@ -415,6 +431,7 @@ func (j *judge) restore(s snapshot) (from int64, err error) {
 		return 0, err
 	}
 	maps.Copy(j.gaps, s.Gaps)
+	maps.Copy(j.absent, s.Absent)
 	j.ledger.Restore(s.Ledger)
 	return from, nil
 }
