@@ -214,8 +214,7 @@ func summary(a *Alert) string {
 		}
 	}
 	if a.reads("nodes_absent") {
-		add(e.NodesAbsent, "%s", counted("node"))
-		add(e.Nodes, "of %s do not tell", short)
+		add(e.NodesAbsent, "%s of "+short(e.Nodes.Get())+" nodes of the fleet do not tell", short)
 	}
 	if a.reads("head_storm") {
 		add(e.RequestsPerMinute, "%s HEAD a minute on "+strings.ReplaceAll(routesText(e), "%", "%%"), short)

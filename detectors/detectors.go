@@ -7,6 +7,8 @@
 package detectors
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/squall-sre/squall/detectors/pane"
@@ -27,6 +29,12 @@ func (l Labels) Get(name string) string {
 		}
 	}
 	return ""
+}
+
+// With gives the labels with one more.
+func (l Labels) With(name, value string) Labels {
+	at, _ := slices.BinarySearchFunc(l, name, func(x Label, name string) int { return strings.Compare(x.Name, name) })
+	return slices.Insert(slices.Clone(l), at, Label{name, value})
 }
 
 // String renders labels as {site="shop.example"}; equal labels give equal strings.

@@ -203,13 +203,6 @@ type GrafanaConfig struct {
 	URL string `yaml:"url"` // empty: alerts link to no dashboard
 }
 
-// FleetConfig turns on detection over many nodes.
-type FleetConfig struct {
-	NATS    string `yaml:"nats"` // empty: this node alone
-	Cluster string `yaml:"cluster"`
-	Node    string `yaml:"node"` // default: the host's name
-}
-
 // A Prefix is a range of addresses, or one, as in 10.0.0.0/8 or 198.51.100.7.
 type Prefix struct{ netip.Prefix }
 
@@ -285,7 +278,7 @@ func defaults() *Config {
 		Loki:         loki.DefaultConfig(),
 		Notify:       []NotifyConfig{{Type: "stdout", Kind: newKind("stdout", stdoutNode, notifyKeys)}},
 		Web:          WebConfig{Listen: "127.0.0.1:9177"},
-		Fleet:        FleetConfig{Cluster: "default"},
+		Fleet:        FleetConfig{Cluster: "default", Lateness: 30 * time.Second, MaxAge: 3 * time.Hour},
 	}
 }
 

@@ -38,7 +38,7 @@ func (c *Config) check() configErrors {
 		errs.add(c.root.place("spool", "dir"), "spool.dir is empty")
 	}
 	urlOf(&errs, c.root.place("grafana", "url"), "grafana.url", c.Grafana.URL, "https", "http")
-	urlOf(&errs, c.root.place("fleet", "nats"), "fleet.nats", c.Fleet.NATS, "nats", "tls", "ws", "wss")
+	c.checkFleet(&errs)
 	if _, _, err := net.SplitHostPort(c.Web.Listen); err != nil {
 		errs.add(c.root.place("web", "listen"), "web.listen: write host:port, as in 127.0.0.1:9177")
 	}

@@ -404,6 +404,7 @@ type snapshot struct {
 	Alerts  []byte
 	Gaps    map[string]int64
 	Absent  map[string]int64
+	Fleet   []byte // what is known of the nodes, and of their panes that wait
 	Ledger  []byte // what it counts; its incidents are kept one by one
 	Live    []byte // what the live page draws
 }

@@ -37,6 +37,7 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
 	root.AddCommand(
 		newRunCommand(),
+		newAggregateCommand(),
 		newReplayCommand(),
 		newParseCommand(),
 		newExplainCommand(),

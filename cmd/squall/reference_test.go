@@ -117,7 +117,7 @@ notify: [{type: stdout}, {type: webhook, url: "http://127.0.0.1:9095/"}, {type: 
 		t.Fatal(err)
 	}
 	defer closeSpool(store, zap.NewNop())
-	outbox, err := notify.OpenOutbox(t.Context(), stateKV{store}, zap.NewNop())
+	outbox, err := notify.OpenOutbox(t.Context(), bucketKV{store, stateBucket}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -335,7 +335,7 @@ func (d *lives) run(t testing.TB, until int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	outbox, err := notify.OpenOutbox(ctx, stateKV{store}, nil)
+	outbox, err := notify.OpenOutbox(ctx, bucketKV{store, stateBucket}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

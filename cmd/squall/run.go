@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -34,6 +35,7 @@ type runOptions struct {
 	config, level string
 	listen        string
 	profiles      bool
+	aggregate     bool // judge what the nodes of a fleet count, in place of sources
 }
 
 // newRunCommand makes `squall run`: the daemon.
@@ -62,12 +64,17 @@ func newRunCommand() *cobra.Command {
 			return serve(cmd.Context(), o, load, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
+	o.flags(cmd)
+	return cmd
+}
+
+// flags are those of every daemon.
+func (o *runOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.config, "config", "", "configuration `FILE`")
 	f.StringVar(&o.level, "log.level", "info", "`LEVEL` of the log on standard error: debug, info, warn or error")
 	f.StringVar(&o.listen, "web.listen-address", "", "`ADDRESS` of the HTTP server, over the configuration's")
 	f.BoolVar(&o.profiles, "web.enable-pprof", false, "serve /debug/pprof")
-	return cmd
 }
 
 func usageIf(err error) error {
@@ -114,15 +121,19 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	}
 	defer closeSpool(store, log)
 	unreadable := newUnreadable(process)
-	outbox, err := notify.OpenOutbox(ctx, stateKV{store}, log)
+	outbox, err := notify.OpenOutbox(ctx, bucketKV{store, stateBucket}, log)
 	if err != nil {
 		unreadable.WithLabelValues(outboxState).Inc()
 		log.Error("what receivers were told is not known: they may be told again", zap.Error(err))
 	}
 	s := &server{
-		options: o, spool: c.Spool, web: c.Web, load: load, log: log, store: store, outbox: outbox, unreadable: unreadable, stdin: stdin, stdout: stdout,
+		options: o, spool: c.Spool, web: c.Web, fleet: c.Fleet, load: load, log: log, store: store, outbox: outbox, unreadable: unreadable, stdin: stdin, stdout: stdout,
 		reloads: make(chan chan error), accounts: newAccounts(process), kept: newIncidentBook(store), descriptors: openFiles(),
 	}
+	if err := s.joinFleet(ctx, c, process); err != nil {
+		return err
+	}
+	defer s.leaveFleet()
 	first, err := s.build(c)
 	if err != nil {
 		return err
@@ -149,6 +160,12 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	add(web.Run)
 	add(system.Run)
 	add(func(ctx context.Context) error { return s.hangups(ctx) })
+	if s.node != nil {
+		add(s.node.run)
+	}
+	if s.aggregator != nil {
+		add(s.aggregator.run)
+	}
 	err = g.Run()
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -174,6 +191,7 @@ type server struct {
 	load        func() (*Config, error)
 	spool       SpoolConfig // as it was opened
 	web         WebConfig   // as it is served
+	fleet       FleetConfig // as it was joined
 	log         *zap.Logger
 	store       *spool.Spool
 	outbox      *notify.Outbox
@@ -182,6 +200,8 @@ type server struct {
 	stdin       io.Reader
 	descriptors *source.Descriptors // for the files that are followed
 	stdout      io.Writer
+	node        *fleetNode  // nil: this is no node of a fleet
+	aggregator  *aggregator // nil: it judges its own lines
 
 	current  atomic.Pointer[service]
 	reloads  chan chan error
@@ -318,6 +338,9 @@ func (s *server) fixed(c *Config) error {
 	if c.Web != s.web {
 		s.log.Warn("web has changed: it takes effect at the next start")
 	}
+	if !reflect.DeepEqual(c.Fleet, s.fleet) {
+		s.log.Warn("fleet has changed: it takes effect at the next start")
+	}
 	return nil
 }
 
@@ -384,6 +407,9 @@ func (s *server) Sources() []pipeline.InputState {
 	var all []pipeline.InputState
 	for _, in := range s.current.Load().inputs {
 		all = append(all, in.states()...)
+	}
+	if s.aggregator != nil {
+		all = append(all, s.aggregator.sources()...)
 	}
 	return all
 }

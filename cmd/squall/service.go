@@ -22,6 +22,7 @@ import (
 	"github.com/squall-sre/squall/alerts/report"
 	"github.com/squall-sre/squall/detectors"
 	"github.com/squall-sre/squall/pipeline"
+	"github.com/squall-sre/squall/pipeline/fleet"
 	"github.com/squall-sre/squall/pipeline/loki"
 	"github.com/squall-sre/squall/pipeline/source"
 	"github.com/squall-sre/squall/pipeline/spool"
@@ -46,6 +47,11 @@ type service struct {
 	inputs     []*inputRoad
 	work       chan *pipeline.Work
 	ended      chan string // inputs that came to their end
+
+	node  *fleetNode   // the server's; nil: this is no node of a fleet
+	local *localAlerts // of the node
+	shape string       // the hash of what shapes its panes
+	union *fleetUnion  // nil: it judges its own lines
 
 	unreadable *prometheus.CounterVec // the server's
 
@@ -92,13 +98,14 @@ const keptResolved = 50
 
 // build makes a service of a configuration. All that can be wrong with it is found here.
 func (s *server) build(c *Config) (*service, error) {
-	if c.Fleet.NATS != "" {
-		s.log.Warn("fleet.nats is set, and this version does not merge windows over a fleet: this node detects alone")
-	}
 	reg := prometheus.NewRegistry()
 	d := &service{
 		log: s.log, config: c, registry: reg, store: s.store, work: make(chan *pipeline.Work, 4), ended: make(chan string),
 		saves: make(chan []byte, 1), outbox: s.outbox, unreadable: s.unreadable, kept: s.kept, sites: s.accounts.sites,
+		node: s.node, shape: c.hash(paneSections),
+	}
+	if s.node != nil {
+		d.local = &localAlerts{node: s.node}
 	}
 	var err error
 	if d.judge, err = newJudge(c, reg, 0); err != nil {
@@ -113,16 +120,34 @@ func (s *server) build(c *Config) (*service, error) {
 	if d.dispatcher, err = s.newDispatcher(c, reg); err != nil {
 		return nil, err
 	}
+	reg.MustRegister(newInputStates(d))
+	if s.aggregator != nil {
+		d.union = newFleetUnion(s.aggregator, c)
+		return d, nil
+	}
 	if c.Loki.URL != "" {
 		if d.shipper, err = s.newShipper(c); err != nil {
 			return nil, err
 		}
 	}
-	reg.MustRegister(newInputStates(d))
 	return d, s.buildInputs(d, c, reg)
 }
 
 func (s *server) newDispatcher(c *Config, reg prometheus.Registerer) (*notify.Dispatcher, error) {
+	peers, err := s.peers(c)
+	if err != nil {
+		return nil, err
+	}
+	if s.aggregator != nil {
+		peers = s.aggregator.lone.part(peers)
+	}
+	return notify.NewDispatcher(notify.Config{
+		Peers: peers, Outbox: s.outbox, Logger: s.log, Registerer: reg, Now: time.Now, Drain: stopGrace,
+	}), nil
+}
+
+// peers are the places that alerts are sent to.
+func (s *server) peers(c *Config) ([]notify.Peer, error) {
 	var peers []notify.Peer
 	for i, n := range c.Notify {
 		made, err := notify.New(n.Kind.Decode, notify.Runtime{
@@ -133,9 +158,7 @@ func (s *server) newDispatcher(c *Config, reg prometheus.Registerer) (*notify.Di
 		}
 		peers = append(peers, made...)
 	}
-	return notify.NewDispatcher(notify.Config{
-		Peers: peers, Outbox: s.outbox, Logger: s.log, Registerer: reg, Now: time.Now, Drain: stopGrace,
-	}), nil
+	return peers, nil
 }
 
 // lokiConsumer is the name under which the spool remembers what Loki has.
@@ -206,11 +229,15 @@ func (d *service) run(ctx context.Context, ready func()) error {
 	go func() { defer close(saved); d.save() }()
 
 	d.sites.declare(d.config)
-	err := d.restore(ctx)
+	restore, read := d.restore, d.read
+	if d.union != nil {
+		restore, read = d.rejoin, d.unite
+	}
+	err := restore(ctx)
 	if err == nil {
 		d.reading.Store(true)
 		ready()
-		err = d.read(ctx)
+		err = read(ctx)
 	}
 	// The last pages go out while the last lines are stored: each has a few seconds, and together they must not
 	// take longer than a service manager waits.
@@ -291,6 +318,9 @@ func (d *service) read(ctx context.Context) error {
 	if ctx.Err() == nil { // every input came to its end: nothing can follow
 		d.judge.panes.Flush()
 		d.judge.settle()
+		if d.node != nil {
+			d.node.end(d.config.Pane, d.shape, d.judge.closed)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -447,7 +477,7 @@ func (d *service) settled(res *detectors.Result, transitions []alerts.Alert) {
 	active := d.judge.manager.Active()
 	d.sites.count(res.Pane)
 	d.sites.show(res.Detections, active)
-	d.dispatcher.Update(res.At, active, transitions)
+	d.tell(res, active, transitions)
 	d.live.Observe(res, active, d.judge.engine.Pool)
 	d.mu.Lock()
 	d.active, d.held = active, d.judge.manager.Suppressed()
@@ -462,6 +492,18 @@ func (d *service) settled(res *detectors.Result, transitions []alerts.Alert) {
 	if len(transitions) > 0 || res.At-d.saved >= int64(time.Minute) {
 		d.snapshot()
 		d.saved = res.At
+	}
+}
+
+// tell lets receivers know, and the fleet.
+func (d *service) tell(res *detectors.Result, active, transitions []alerts.Alert) {
+	if d.node != nil {
+		d.node.tell(res.Pane, d.config.Pane, d.shape)
+		active, transitions = d.local.take(res.At, time.Now(), active, transitions)
+	}
+	d.dispatcher.Update(res.At, active, transitions)
+	if d.union != nil {
+		d.union.lone.update(res.At, active, transitions)
 	}
 }
 
@@ -480,6 +522,11 @@ func (d *service) snapshot() {
 	state, err := d.judge.snapshot()
 	drawn, err2 := d.live.Snapshot()
 	state.Live = drawn
+	if d.union != nil {
+		var err3 error
+		state.Fleet, err3 = d.union.panes.Snapshot()
+		err = errors.Join(err, err3)
+	}
 	var b bytes.Buffer
 	if err = errors.Join(err, err2, gob.NewEncoder(&b).Encode(state)); err != nil {
 		d.log.Error("the state was not saved", zap.Error(err))
@@ -532,28 +579,15 @@ func (d *service) put(state []byte) error {
 	if err := d.kept.save(ctx); err != nil {
 		return err
 	}
-	return stateKV{d.store}.Put(ctx, stateKey, state)
+	return d.states().Put(ctx, stateKey, state)
 }
 
-// stateKV is the state's bucket in the spool, opened when it is used: a disk that fails at the start may recover.
-type stateKV struct{ store *spool.Spool }
-
-// Get implements notify.KV.
-func (s stateKV) Get(ctx context.Context, key string) (value []byte, ok bool, err error) {
-	kv, err := s.store.KV(ctx, stateBucket)
-	if err != nil {
-		return nil, false, err
+// states is where the judge's state is kept: what judges a fleet shares it with its replicas.
+func (d *service) states() fleet.KV {
+	if d.union != nil {
+		return d.union.aggregator
 	}
-	return kv.Get(ctx, key)
-}
-
-// Put implements notify.KV.
-func (s stateKV) Put(ctx context.Context, key string, value []byte) error {
-	kv, err := s.store.KV(ctx, stateBucket)
-	if err != nil {
-		return err
-	}
-	return kv.Put(ctx, key, value)
+	return bucketKV{d.store, stateBucket}
 }
 
 // rereadWithoutState is how far back stored lines are read again when the state is lost: what goes on now is within.
@@ -568,10 +602,9 @@ func (d *service) restore(ctx context.Context) error {
 		d.log.Error("the incidents of before cannot be read: they are not compared with", zap.Error(err))
 	}
 	d.judge.ledger.Load(d.kept.Entries())
-	from, found, err := d.restoreState(ctx)
+	_, from, found, err := d.restoreState(ctx)
 	if err != nil && ctx.Err() == nil {
-		d.unreadable.WithLabelValues(stateKey).Inc()
-		d.log.Error("the saved state cannot be used: detection begins anew", zap.Error(err))
+		d.forsake(err)
 		from = time.Now().Add(-rereadWithoutState).UnixNano()
 	}
 	if err := d.reread(ctx, from); err != nil && ctx.Err() == nil {
@@ -586,35 +619,43 @@ func (d *service) restore(ctx context.Context) error {
 	return nil
 }
 
+// forsake notes that the saved state is not used.
+func (d *service) forsake(err error) {
+	d.unreadable.WithLabelValues(stateKey).Inc()
+	d.log.Error("the saved state cannot be used: detection begins anew", zap.Error(err))
+}
+
 // restoreState brings the judge to the last snapshot. It returns from when on stored lines are to be read again, in
 // ns; where no pane was judged yet, all that is stored counts.
-func (d *service) restoreState(ctx context.Context) (from int64, found bool, err error) {
-	data, found, err := stateKV{d.store}.Get(ctx, stateKey)
+func (d *service) restoreState(ctx context.Context) (state snapshot, from int64, found bool, err error) {
+	data, found, err := d.states().Get(ctx, stateKey)
 	if err != nil || !found {
-		return 0, false, err
+		return state, 0, false, err
 	}
-	var state snapshot
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&state); err != nil {
-		return 0, false, err
+		return state, 0, false, err
 	}
 	if limit := time.Now().Add(neverAhead); state.Closed > limit.UnixNano() {
-		return 0, false, fmt.Errorf("its time is %s, and now is %s: a log's clock was wrong", formatTime(state.Closed), formatTime(limit.Add(-neverAhead).UnixNano()))
+		return state, 0, false, fmt.Errorf("its time is %s, and now is %s: a log's clock was wrong", formatTime(state.Closed), formatTime(limit.Add(-neverAhead).UnixNano()))
 	}
 	if from, err = d.judge.restore(state); err != nil {
-		return from, false, err
+		return state, from, false, err
 	}
 	d.live.Restore(state.Live, d.judge.engine.Pool)
-	return from, true, nil
+	return state, from, true, nil
 }
 
 // resume tells what fires: no line may come for a while, and Alertmanager forgets what is not sent again.
 func (d *service) resume() {
 	active := d.judge.manager.Active()
 	d.sites.fire(active)
-	d.dispatcher.Update(d.judge.closed, active, nil)
 	d.mu.Lock()
 	d.active, d.held = active, d.judge.manager.Suppressed()
 	d.mu.Unlock()
+	if d.local != nil {
+		active, _ = d.local.take(d.judge.closed, time.Now(), active, nil)
+	}
+	d.dispatcher.Update(d.judge.closed, active, nil)
 }
 
 // reread takes the stored lines since an event time down their roads again, into the panes and no further.

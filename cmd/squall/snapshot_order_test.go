@@ -14,7 +14,7 @@ import (
 
 // watchedKV is the outbox's place on disk; it looks at the state's whenever the outbox is written.
 type watchedKV struct {
-	stateKV
+	bucketKV
 	fail   error
 	before []string // the saved state at each write
 }
@@ -28,7 +28,7 @@ func (k *watchedKV) Put(ctx context.Context, key string, value []byte) error {
 	if k.fail != nil {
 		return k.fail
 	}
-	return k.stateKV.Put(ctx, key, value)
+	return k.bucketKV.Put(ctx, key, value)
 }
 
 // A state that knows of a page must never be on disk without what receivers are owed: after a crash between the two the
@@ -43,7 +43,7 @@ func TestOutboxIsSavedBeforeTheState(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	kv := &watchedKV{stateKV: stateKV{store}}
+	kv := &watchedKV{bucketKV: bucketKV{store, stateBucket}}
 	outbox, err := notify.OpenOutbox(t.Context(), kv, nil)
 	if err != nil {
 		t.Fatal(err)

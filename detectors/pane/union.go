@@ -68,6 +68,7 @@ type member struct {
 	Boot, Seq uint64 // the last report up to which all came
 	Frontier  int64  // ns: the end of its pane
 	Ahead     map[uint64]int64
+	First     int64 // ns: the start of the first pane that it told of
 	Heard     int64 // ns: when its last report arrived
 	Newest    int64 // ns: the end of the newest pane that it told of
 	Absent    bool
@@ -136,7 +137,7 @@ func (u *Union) Take(node string, r *Report, seq uint64, at int64) {
 	if repeated {
 		return
 	}
-	m.Newest = max(m.Newest, r.End)
+	m.First, m.Newest = min(m.First, r.Start), max(m.Newest, r.End)
 	m.follow(r, timely)
 	if r.Done {
 		m.Last = r.Seq
@@ -165,7 +166,7 @@ func (u *Union) member(node string, at int64) *member {
 			return nil
 		}
 		// Whoever comes when panes were handed out already has nothing to say of those.
-		m = &member{Absent: u.started, Heard: at}
+		m = &member{Absent: u.started, First: math.MaxInt64, Heard: at}
 		u.members[node] = m
 	}
 	return m
@@ -391,7 +392,7 @@ func (u *Union) merge(start int64, reports map[string]*Report) (p *Pane, absent 
 		case reports[name] != nil:
 			m.Broken = ""
 			continue
-		case m.Left:
+		case m.Left, start < m.First:
 			continue
 		}
 		absent = append(absent, name)

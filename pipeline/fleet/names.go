@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -49,3 +50,8 @@ func streamName(cluster string) string { return "SQUALL_" + cluster }
 // InboxPrefix is where the answers to a node go: what a server's configuration has to let it subscribe to, with .>
 // behind. Dots are ~ there, so that no node's inbox lies within another's.
 func InboxPrefix(node string) string { return "_INBOX_" + strings.ReplaceAll(node, ".", "~") }
+
+// CheckNames tells whether a cluster and a node may have these names.
+func CheckNames(cluster, node string) error {
+	return cmp.Or(checkCluster(cluster), checkNode(node))
+}

@@ -89,7 +89,9 @@ func (k *KV) Put(ctx context.Context, key string, value []byte) error {
 		return err
 	}
 	if _, err := b.Put(ctx, bucketKey(key), value); err != nil {
-		k.s.sick.Store(true)
+		if ctx.Err() == nil { // who asked did not leave
+			k.s.sick.Store(true)
+		}
 		return fmt.Errorf("put %s into the bucket %s: %w", key, k.name, err)
 	}
 	return nil
