@@ -66,4 +66,3 @@ func (*nodesAbsent) Help() Help {
 		},
 	}
 }
-

@@ -156,15 +156,17 @@ func newJudge(c *Config, reg prometheus.Registerer, maxOpen int) (*judge, error)
 	if err != nil {
 		return nil, err
 	}
-	return &judge{
+	j := &judge{
 		ledger: alerts.NewLedger(c.Pane, siteOf),
-		panes: pane.NewAssembler(pane.Config{
-			Pane: c.Pane, MaxOpen: maxOpen,
-			Reclaim: func(site string) time.Duration { return pool(site).Reclaim },
-		}),
 		engine: engine, manager: manager, metrics: newJudgeMetrics(prometheus.NewRegistry()),
-		sources: map[string]int{}, loose: map[string]int{}, trust: fullTrust, inputs: map[string]punctuality{}, behind: map[string]map[string]int64{}, gaps: map[string]int64{}, absent: map[string]int64{}, total: tally{failed: map[string]uint64{}, heard: map[string]*heard{}},
-	}, nil
+		sources: map[string]int{}, loose: map[string]int{}, trust: fullTrust, inputs: map[string]punctuality{}, behind: map[string]map[string]int64{},
+		gaps: map[string]int64{}, absent: map[string]int64{}, total: tally{failed: map[string]uint64{}, heard: map[string]*heard{}},
+	}
+	j.panes = pane.NewAssembler(pane.Config{
+		Pane: c.Pane, MaxOpen: maxOpen, Whole: j.pass,
+		Reclaim: func(site string) time.Duration { return pool(site).Reclaim },
+	})
+	return j, nil
 }
 
 // declared is what the configuration says of sites beside their traffic.

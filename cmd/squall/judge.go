@@ -41,6 +41,8 @@ type judge struct {
 
 	// watch is told of every record before it is counted; nil for nobody.
 	watch func(r *pipeline.Record)
+	// whole is given each pane before it is judged, with all that was counted; nil for nobody.
+	whole func(p *pane.Pane)
 	// settled is called after each evaluated pane, with what changed in it.
 	settled func(res *detectors.Result, transitions []alerts.Alert)
 }
@@ -367,6 +369,13 @@ func (j *judge) settle() {
 			continue
 		}
 		j.evaluate(p)
+	}
+}
+
+// pass hands a pane on that is to be judged next.
+func (j *judge) pass(p *pane.Pane) {
+	if j.whole != nil && p.End > j.closed {
+		j.whole(p)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/squall-sre/squall/alerts/notify"
 	"github.com/squall-sre/squall/alerts/report"
 	"github.com/squall-sre/squall/detectors"
+	"github.com/squall-sre/squall/detectors/pane"
 	"github.com/squall-sre/squall/pipeline"
 	"github.com/squall-sre/squall/pipeline/fleet"
 	"github.com/squall-sre/squall/pipeline/loki"
@@ -104,9 +105,6 @@ func (s *server) build(c *Config) (*service, error) {
 		saves: make(chan []byte, 1), outbox: s.outbox, unreadable: s.unreadable, kept: s.kept, sites: s.accounts.sites,
 		node: s.node, shape: c.hash(paneSections),
 	}
-	if s.node != nil {
-		d.local = &localAlerts{node: s.node}
-	}
 	var err error
 	if d.judge, err = newJudge(c, reg, 0); err != nil {
 		return nil, err
@@ -116,6 +114,10 @@ func (s *server) build(c *Config) (*service, error) {
 		d.live = old.live
 	} else {
 		d.live = report.NewLive(c.Pane, liveSpan)
+	}
+	if s.node != nil {
+		d.local = &localAlerts{node: s.node}
+		d.judge.whole = func(p *pane.Pane) { s.node.tell(p, c.Pane, d.shape) }
 	}
 	if d.dispatcher, err = s.newDispatcher(c, reg); err != nil {
 		return nil, err
@@ -498,7 +500,6 @@ func (d *service) settled(res *detectors.Result, transitions []alerts.Alert) {
 // tell lets receivers know, and the fleet.
 func (d *service) tell(res *detectors.Result, active, transitions []alerts.Alert) {
 	if d.node != nil {
-		d.node.tell(res.Pane, d.config.Pane, d.shape)
 		active, transitions = d.local.take(res.At, time.Now(), active, transitions)
 	}
 	d.dispatcher.Update(res.At, active, transitions)

@@ -22,6 +22,10 @@ type Config struct {
 	MaxAhead       time.Duration // a line this far over its source's newest and lateness does not move time alone; 1 min
 	MaxGap         time.Duration // after so much of nothing, empty panes are left out; 1 h
 
+	// Whole is given each closed pane before its lists of agents and clients are shortened, and keeps nothing of it: who
+	// adds up panes shortens the sum. nil: nobody is.
+	Whole func(*Pane)
+
 	// Reclaim is after how many ns a site takes a worker back from a stuck request. nil: 60 s for all.
 	Reclaim func(site string) time.Duration
 }
@@ -296,14 +300,22 @@ func (a *Assembler) finish(p *Pane, heard []uint64) *Pane {
 	a.agents /= max(len(p.Sites), 1)
 	a.clients /= max(len(p.Sites), 1)
 	p.bound(&a.cfg)
+	if a.cfg.Whole != nil {
+		a.cfg.Whole(p)
+	}
+	p.shorten(&a.cfg)
 	return p
 }
 
-// bound cuts a pane to what is kept of it.
+// bound folds a pane to what is kept of it.
 func (p *Pane) bound(cfg *Config) {
 	p.cutEvents(cfg.MaxEvents)
 	p.Fold(cfg.MaxSites, cfg.MaxCells)
 	p.foldAll(keptCells)
+}
+
+// shorten cuts the lists of agents and clients to what is kept of them.
+func (p *Pane) shorten(cfg *Config) {
 	share := max(keptTop/max(len(p.Sites), 1), minTop)
 	for _, s := range p.Sites {
 		s.Agents.trim(min(cfg.AgentsPerSite, share))

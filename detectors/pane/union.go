@@ -130,7 +130,7 @@ func (u *Union) Take(node string, r *Report, seq uint64, at int64) {
 	case r.Done:
 	case current:
 		u.keep(node, r)
-	case m.lacked(r.Start):
+	case m.Boot == 0 || m.lacked(r.Start):
 		m.Late++
 		u.pending.Late += r.Lines
 	}
@@ -424,6 +424,7 @@ func mergeReports(start, end int64, reports map[string]*Report, caps *Config) (p
 		Merge(p, part)
 	}
 	p.bound(caps)
+	p.shorten(caps)
 	return p, broken
 }
 

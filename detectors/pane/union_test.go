@@ -279,7 +279,7 @@ func TestUnionClocks(t *testing.T) {
 		"ahead by 3 s":    {3 * second, "n0 counted 0; n1 counted 0", 3 * second},
 		"ahead by 2 min":  {120 * second, "n0 counted 0; n1 counted 0", 120 * second},
 		"behind by 3 s":   {-3 * second, "n0 counted 0; n1 counted 0", -3 * second},
-		"behind by 2 min": {-120 * second, "n0 counted 0; n1 late 5", -120 * second},
+		"behind by 2 min": {-120 * second, "n0 counted 0; n1 late 6", -120 * second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := even(t, 2, 5*time.Minute)
