@@ -6,6 +6,8 @@ GOLANGCI_LINT := v2.15.0
 GOVULNCHECK   := v1.9.0
 VICTORIA_LOGS := v1.52.2
 VERSITYGW     := v1.8.0
+# The version that squall embeds.
+NATS_SERVER   := $(shell awk '$$1 == "github.com/nats-io/nats-server/v2" { print $$2 }' go.mod)
 KUBERNETES    := v1.37.2
 HELM          := v3.22.0
 BUILDKIT      := v0.34.2
@@ -64,7 +66,7 @@ run: build ## run the demonstration, or read LOGS='/var/log/nginx/*access*.log'
 vet: ## go vet
 	@go vet ./...
 
-test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) $(CACHE)/versitygw@$(VERSITYGW) $(CACHE)/helm@$(HELM) ## all tests, with the race detector
+test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) $(CACHE)/versitygw@$(VERSITYGW) $(CACHE)/nats-server@$(NATS_SERVER) $(CACHE)/helm@$(HELM) ## all tests, with the race detector
 	@go test -race -timeout 40m $(PKG)
 
 torture: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the long versions: rotation, kills, stores and disks that fail
@@ -167,6 +169,7 @@ $(eval $(call tool,nfpm,github.com/goreleaser/nfpm/v2/cmd/nfpm,$(NFPM)))
 $(eval $(call tool,cyclonedx-gomod,github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod,$(CYCLONEDX)))
 $(eval $(call tool,victoria-logs,github.com/VictoriaMetrics/VictoriaLogs/app/victoria-logs,$(VICTORIA_LOGS)))
 $(eval $(call tool,helm,helm.sh/helm/v3/cmd/helm,$(HELM)))
+$(eval $(call tool,nats-server,github.com/nats-io/nats-server/v2,$(NATS_SERVER)))
 $(eval $(call tool,versitygw,github.com/versity/versitygw/cmd/versitygw,$(VERSITYGW)))
 
 # BuildKit's linter of Dockerfiles is a part of a daemon: testdata/dockerfile calls it. Its version is in the go.mod there.

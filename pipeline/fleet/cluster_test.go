@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +14,7 @@ import (
 )
 
 // A trio is three servers, each a process of its own, with TLS between them and to the nodes, and a key for each user.
+// Two are squall's own, and one is nats-server with a configuration that says the same.
 type trio struct {
 	t       *testing.T
 	cfgs    []*ServerConfig
@@ -65,10 +69,65 @@ func startTrio(t *testing.T) *trio {
 
 func (c *trio) start(cfg *ServerConfig) {
 	c.t.Helper()
+	if cfg.Name == "s2" {
+		c.running[cfg.Name] = startProgram(c.t, cfg)
+		return
+	}
 	c.running[cfg.Name] = spawn(c.t, "server", task{Server: cfg})
 	if got := c.running[cfg.Name].line(c.t); got != cfg.Listen {
 		c.t.Fatalf("%s listens at %s", cfg.Name, got)
 	}
+}
+
+// startProgram runs nats-server as cfg would have the embedded one.
+func startProgram(t *testing.T, cfg *ServerConfig) *process {
+	t.Helper()
+	program := os.Getenv("SQUALL_NATS_SERVER")
+	if program == "" {
+		program = filepath.Join("..", "..", ".cache", "bin", "nats-server")
+	}
+	if _, err := os.Stat(program); err != nil {
+		t.Fatalf("%v: `make test` builds it, or set SQUALL_NATS_SERVER to a nats-server program", err)
+	}
+	var users []string
+	for _, u := range cfg.Users {
+		rights := ""
+		if u.Node != "" {
+			rights = fmt.Sprintf(`, permissions: { publish: ["squall.%s.pane.%s"], subscribe: ["%s.>", "squall.%[1]s.cover.>"] }`, cfg.Cluster, u.Node, InboxPrefix(u.Node))
+		}
+		users = append(users, fmt.Sprintf(`{ nkey: %s%s }`, u.NKey, rights))
+	}
+	tls := fmt.Sprintf("cert_file: %q, key_file: %q, ca_file: %q", cfg.Cert, cfg.Key, cfg.CA)
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	write(t, file, fmt.Appendf(nil, `
+server_name: %s
+listen: %q
+jetstream { store_dir: %q }
+tls { %s }
+authorization { users: [ %s ] }
+cluster { name: squall_%s, listen: %q, routes: [ "%s" ], tls { %s, verify: true } }
+`, cfg.Name, cfg.Listen, cfg.Dir, tls, strings.Join(users, ", "), cfg.Cluster, cfg.ClusterListen, strings.Join(cfg.Routes, `", "`), tls))
+	cmd := exec.Command(program, "-c", file)
+	log := filepath.Join(filepath.Dir(file), "nats.log")
+	out, err := os.Create(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{Cmd: cmd}
+	t.Cleanup(p.kill)
+	eventually(t, func() string { text, _ := os.ReadFile(log); return "nats-server says: " + string(text) }, func() bool {
+		conn, err := net.DialTimeout("tcp", cfg.Listen, time.Second)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return p
 }
 
 // connect makes a Link with the rights of a node, or of an aggregator.

@@ -91,7 +91,9 @@ func (l *testLink) declare(cfg StreamConfig) {
 	l.t.Helper()
 	var err error
 	eventually(l.t, func() string { return fmt.Sprint("declare: ", err) }, func() bool {
-		err = l.Declare(l.t.Context(), cfg)
+		ctx, cancel := context.WithTimeout(l.t.Context(), time.Second)
+		defer cancel()
+		err = l.Declare(ctx, cfg)
 		return err == nil
 	})
 }

@@ -78,8 +78,14 @@ func TestLeaseIsHandedOn(t *testing.T) {
 		}
 	}
 	// Who is done gives it back, and is not asked again.
-	if err := first.Lease(t.Context(), "once", ttl, func(context.Context) {}); err != nil {
-		t.Error(err)
+	began = time.Now()
+	for _, l := range []*testLink{first, third, first} {
+		if err := l.Lease(t.Context(), "once", ttl, func(context.Context) {}); err != nil {
+			t.Error(err)
+		}
+	}
+	if d := time.Since(began); d >= ttl {
+		t.Errorf("three held a lease for no time within %s", d)
 	}
 }
 

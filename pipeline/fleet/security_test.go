@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,6 +61,19 @@ func TestRightsOfANode(t *testing.T) {
 	denied("be sent to another server", connects(t, srv.Addr(), func(c *Config) { c.NKey, c.CA = oneSeed, newAuthority(t).CA }))
 
 	// The stream answers to where a node says: that of another's panes, and that of an aggregator's heartbeats.
+	ctx, cancel := context.WithCancel(t.Context())
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer cancel()
+	listening.Go(func() {
+		agg.Listen(ctx, func(data []byte, sender string) {
+			t.Errorf("%s is heard to say %q", sender, data)
+		})
+	})
+	eventually(t, func() string { return "nobody listens" }, func() bool { return agg.conn.NumSubscriptions() > 1 })
+	if err := agg.conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
 	for _, reply := range []string{panePrefix(cluster) + "lb2", coverPrefix(cluster) + "agg"} {
 		if err := node.conn.PublishRequest(panePrefix(cluster)+"lb1", reply, []byte("x")); err != nil {
 			t.Fatal(err)
@@ -73,6 +87,23 @@ func TestRightsOfANode(t *testing.T) {
 	// The two that had no identity, and the answer that became a message of lb2's.
 	eventually(t, func() string { return fmt.Sprintf("%d forged messages were seen", agg.metric("forged_messages_total")) },
 		func() bool { return agg.metric("forged_messages_total") == 3 })
+	eventually(t, func() string { return "the answer was not heard" }, func() bool { return agg.metric("unasked_messages_total") == 1 })
+}
+
+// A server that does not know a key yet is asked again, as long as it takes.
+func TestKeyIsKnownLater(t *testing.T) {
+	t.Parallel()
+	public, seed := newNKey(t)
+	stranger, _ := newNKey(t)
+	srv := serve(t, func(c *ServerConfig) { c.Users = []User{{NKey: stranger}} })
+	l := connect(t, srv.Addr(), "lb1", func(c *Config) { c.NKey = seed })
+	eventually(t, func() string { return "it gives up" }, func() bool {
+		v, err := srv.srv.Varz(nil)
+		return err == nil && v.TotalConnections > 4
+	})
+	srv.Shutdown()
+	serve(t, func(c *ServerConfig) { c.Listen, c.Users = srv.Addr(), []User{{NKey: public}} })
+	eventually(t, func() string { return "the key is known, and no connection comes" }, l.Connected)
 }
 
 // hears sees that what one tells comes to the other, with its name, and what it did not mean to tell does not.
