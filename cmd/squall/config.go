@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -306,7 +307,7 @@ func LoadValid(path string, env func(string) (string, bool), f Families) (*Confi
 	if err != nil {
 		return nil, err
 	}
-	if err := append(faults, c.validate(f)...).sorted(); err != nil {
+	if err := append(faults, c.unechoed(faults, c.validate(f))...).sorted(); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -314,6 +315,9 @@ func LoadValid(path string, env func(string) (string, bool), f Families) (*Confi
 
 func readConfig(path string, env func(string) (string, bool)) (*Config, configErrors, error) {
 	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil, fmt.Errorf("%w: squall init writes one", err)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -8,10 +8,14 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/exporter-toolkit/web"
+
 	"github.com/squall-sre/squall/alerts"
+	"github.com/squall-sre/squall/pipeline/enrich"
 )
 
 // check finds the faults that no single value shows.
@@ -39,8 +43,10 @@ func (c *Config) check() configErrors {
 	}
 	urlOf(&errs, c.root.place("grafana", "url"), "grafana.url", c.Grafana.URL, "https", "http")
 	c.checkFleet(&errs)
-	if _, _, err := net.SplitHostPort(c.Web.Listen); err != nil {
+	if _, port, err := net.SplitHostPort(c.Web.Listen); err != nil {
 		errs.add(c.root.place("web", "listen"), "web.listen: write host:port, as in 127.0.0.1:9177")
+	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		errs.add(c.root.place("web", "listen"), "web.listen: %q is no port: write a number up to 65535", port)
 	}
 	return errs
 }
@@ -276,6 +282,10 @@ func (c *Config) validate(f Families) (errs configErrors) {
 	}
 	c.checkDetectors(&errs, f)
 	c.checkLoki(&errs)
+	c.checkChain(&errs)
+	if err := web.Validate(c.Web.ConfigFile); err != nil {
+		errs.take(c.root.place("web", "config_file"), "web.config_file", err)
+	}
 	if c.compileRules(&errs, f.Detectors) {
 		c.checkSiteRules(&errs, f.Detectors)
 		c.checkSuppress(&errs, f.Detectors)
@@ -290,6 +300,59 @@ func (c *Config) validate(f Families) (errs configErrors) {
 	return errs
 }
 
+// checkChain makes what the road makes of hosts, routes and redaction. Where sites have faults that were told it tells
+// none: it would tell the same.
+func (c *Config) checkChain(errs *configErrors) {
+	var told configErrors
+	if c.checkSites(&told); len(told) > 0 {
+		return
+	}
+	_, err := newChain(c, nil)
+	var redactErr error
+	if c.Redact.HMACKey != redacted { // as Effective prints it
+		_, redactErr = newRedactor(c)
+	}
+	for _, fault := range parts(errors.Join(err, redactErr)) {
+		var at *enrich.ConfigError
+		if errors.As(fault, &at) {
+			errs.add(c.root.follow(at.Path), "%v", at.Err)
+		} else {
+			errs.take(c.root.at, "", fault)
+		}
+	}
+}
+
+// parts are the errors that were joined to one.
+func parts(err error) (all []error) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, part := range joined.Unwrap() {
+			all = append(all, parts(part)...)
+		}
+		return all
+	}
+	if err != nil {
+		all = append(all, err)
+	}
+	return all
+}
+
+// unechoed leaves out what is said of a place a second time, and what a kind says of a setting that could not be read.
+func (c *Config) unechoed(told, errs configErrors) configErrors {
+	var kinds []*node
+	for i := range c.Sources {
+		kinds = append(kinds, c.Sources[i].Kind.node)
+	}
+	for i := range c.Notify {
+		kinds = append(kinds, c.Notify[i].Kind.node)
+	}
+	return slices.DeleteFunc(errs, func(e configError) bool {
+		again := slices.ContainsFunc(told, func(t configError) bool { return t.at == e.at })
+		return again || slices.ContainsFunc(kinds, func(n *node) bool {
+			return n != nil && e.at == n.place("type") && slices.ContainsFunc(told, func(t configError) bool { return n.holds(t.at) })
+		})
+	})
+}
+
 // checkLoki checks what a push needs; without an address nothing is pushed.
 func (c *Config) checkLoki(errs *configErrors) {
 	if c.Loki.URL == "" {
@@ -299,15 +362,9 @@ func (c *Config) checkLoki(errs *configErrors) {
 	for _, s := range c.Sources {
 		static = append(static, slices.Sorted(maps.Keys(s.Labels))...)
 	}
-	faults := []error{c.Loki.Check(static)}
-	if joined, ok := faults[0].(interface{ Unwrap() []error }); ok {
-		faults = joined.Unwrap()
-	}
-	for _, err := range faults {
-		if err != nil { // a message begins with its key
-			key, _, _ := strings.Cut(err.Error(), ":")
-			errs.take(c.root.place("loki", key), "loki", err)
-		}
+	for _, err := range parts(c.Loki.Check(static)) {
+		key, _, _ := strings.Cut(err.Error(), ":") // a message begins with its key
+		errs.take(c.root.place("loki", key), "loki", err)
 	}
 }
 

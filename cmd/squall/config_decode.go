@@ -239,7 +239,7 @@ func (d *decoder) mapping(n *node, v reflect.Value) {
 
 func (d *decoder) list(n *node, v reflect.Value) {
 	if n.shape == mapShape {
-		d.errs.add(n.at, "want a list, not a mapping")
+		d.errs.add(n.at, "want a list, not a mapping: write - before it, or [ ] around it")
 		return
 	}
 	if n.shape != listShape {
@@ -254,6 +254,10 @@ func (d *decoder) list(n *node, v reflect.Value) {
 }
 
 func (d *decoder) scalar(n *node, v reflect.Value) {
+	if n.shape == mapShape && v.Kind() == reflect.String {
+		d.errs.add(n.at, "want one value, not %s: a text with a colon in it needs quotes", n.shape)
+		return
+	}
 	if n.shape == mapShape || n.shape == listShape {
 		d.errs.add(n.at, "want one value, not %s", n.shape)
 		return

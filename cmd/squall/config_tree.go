@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -105,6 +107,29 @@ func (n *node) item(i int) *node {
 	return n.items[i]
 }
 
+// follow is place of a path with places in lists, as in sites[0].hosts[1].
+func (n *node) follow(path string) position {
+	at := n.at
+	for step := range strings.SplitSeq(strings.NewReplacer("[", ".", "]", "").Replace(path), ".") {
+		if i, err := strconv.Atoi(step); err == nil {
+			n = n.item(i)
+		} else {
+			n = n.get(step)
+		}
+		if n == nil {
+			break
+		}
+		at = n.at
+	}
+	return at
+}
+
+// holds tells whether a place is that of a node or of one below it.
+func (n *node) holds(at position) bool {
+	return n != nil && (n.at == at || slices.ContainsFunc(n.items, func(item *node) bool { return item.holds(at) }) ||
+		slices.ContainsFunc(n.fields, func(f field) bool { return f.at == at || f.value.holds(at) }))
+}
+
 // texts are those of a list.
 func (n *node) texts() (texts []string) {
 	for i := 0; n.item(i) != nil; i++ {
@@ -171,7 +196,11 @@ func readTree(file string, text []byte, env func(string) (string, bool)) (*node,
 func (r *treeReader) syntax(err error) configError {
 	var located yaml.Error
 	if errors.As(err, &located) && located.GetToken() != nil {
-		return configError{r.place(located.GetToken()), located.GetMessage()}
+		message := located.GetMessage()
+		if strings.Contains(message, "'\t'") {
+			message = "a tab: YAML indents by spaces"
+		}
+		return configError{r.place(located.GetToken()), message}
 	}
 	return configError{position{file: r.file}, err.Error()}
 }

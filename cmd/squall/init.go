@@ -64,7 +64,7 @@ func newInitCommand() *cobra.Command {
 func (o *initOptions) write(stdout io.Writer, text []byte) ([]byte, error) {
 	c, faults, err := parseConfig(o.output, text, os.LookupEnv)
 	if err == nil {
-		err = append(faults, c.validate(families())...).sorted()
+		err = append(faults, c.unechoed(faults, c.validate(families()))...).sorted()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("what was found makes no configuration: %w", err)

@@ -49,7 +49,7 @@ func newJournal(decode func(any) error, rt Runtime) (Source, error) {
 	}
 	switch {
 	case len(cfg.Units) == 0:
-		return nil, errors.New("units is empty")
+		return nil, errors.New("units is missing: write units: [kubelet, php8.2-fpm]")
 	case len(cfg.Units) > maxUnits:
 		return nil, fmt.Errorf("%d units: at most %d", len(cfg.Units), maxUnits)
 	case cfg.From != "start" && cfg.From != "end":

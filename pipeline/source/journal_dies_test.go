@@ -336,7 +336,7 @@ func TestJournalRoadEnds(t *testing.T) {
 func TestJournalConfig(t *testing.T) {
 	for config, wrong := range map[string]string{
 		"units: [kubelet, 'php*-fpm'], from: end": "",
-		"units: []":                                 "units is empty",
+		"units: []":                                 "units is missing",
 		"units: ['']":                               "not a unit's name",
 		"units: ['a b']":                            "not a unit's name",
 		"units: [a, a]":                             "twice",

@@ -49,7 +49,9 @@ func newS3(decode func(any) error, rt Runtime) (Source, error) {
 		return nil, err
 	}
 	switch {
-	case cfg.Bucket == "" || strings.ContainsAny(cfg.Bucket, "/ "):
+	case cfg.Bucket == "":
+		return nil, errors.New("bucket is missing: write the name of the bucket that AWS delivers to")
+	case strings.ContainsAny(cfg.Bucket, "/ "):
 		return nil, fmt.Errorf("bucket %q is not a bucket's name", cfg.Bucket)
 	case strings.HasPrefix(cfg.Prefix, "/"):
 		return nil, fmt.Errorf("prefix %q: keys do not begin with /", cfg.Prefix)

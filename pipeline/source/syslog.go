@@ -49,7 +49,7 @@ func newSyslog(decode func(any) error, rt Runtime) (Source, error) {
 	}
 	switch {
 	case len(cfg.Listen) == 0:
-		return nil, errors.New("listen is empty")
+		return nil, errors.New(`listen is missing: write listen: ["udp://127.0.0.1:5140"]`)
 	case len(cfg.Listen) > maxListeners:
 		return nil, fmt.Errorf("%d addresses to listen at: at most %d", len(cfg.Listen), maxListeners)
 	}

@@ -276,7 +276,7 @@ func TestSyslogRoadEnds(t *testing.T) {
 func TestSyslogConfig(t *testing.T) {
 	for config, wrong := range map[string]string{
 		"listen: ['udp://:514', 'tcp://[::1]:514'], from: [10.0.0.0/8, '2001:db8::1']": "",
-		"listen: []":                             "listen is empty",
+		"listen: []":                             "listen is missing",
 		"listen: ['127.0.0.1:514']":              "write udp://",
 		"listen: ['unix:///dev/log']":            "write udp://",
 		"listen: ['udp://127.0.0.1']":            "port",
