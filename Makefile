@@ -93,7 +93,7 @@ stage: build
 	@find $(CACHE)/stage/$(GOARCH)/man -type f -exec gzip -9n {} +
 
 # The packages' real road: a Debian with its systemd as process 1, in namespaces of its own.
-test-packages: debian-packages deb rpm ## install, run, upgrade and purge the .deb under a real systemd; needs root
+test-packages: debian-packages $(CACHE)/nfpm@$(NFPM) ## install, run, upgrade and purge the .deb under a real systemd; needs root
 	@go test -tags packages -timeout 10m -run '^TestPackage(Deb|RPM)$$' -v ./cmd/squall
 
 release: $(CACHE)/nfpm@$(NFPM) $(CACHE)/cyclonedx-gomod@$(CYCLONEDX) ## bin/release: programs and packages for amd64 and arm64, SBOM, checksums
@@ -104,7 +104,7 @@ release: $(CACHE)/nfpm@$(NFPM) $(CACHE)/cyclonedx-gomod@$(CYCLONEDX) ## bin/rele
 		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch cyclonedx-gomod bin -json -noserial -notimestamp -std -version '$(VERSION)' \
 			-output bin/release/squall-linux-$$arch.cdx.json bin/release/squall-linux-$$arch 2>/dev/null || exit 1; \
 	done
-	@cd bin/release && sha256sum -- * >SHA256SUMS
+	@cd bin/release && LC_ALL=C sh -c 'sha256sum -- * >SHA256SUMS'
 	@cat bin/release/SHA256SUMS
 
 lint: debian-lint $(CACHE)/golangci-lint@$(GOLANGCI_LINT) $(CACHE)/govulncheck@$(GOVULNCHECK) $(CACHE)/dockerfile-lint@$(BUILDKIT) ## golangci-lint, govulncheck, shellcheck, BuildKit's checks

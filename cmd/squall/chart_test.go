@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,4 +50,27 @@ func TestChartsConfigurationIsUnderstood(t *testing.T) {
 			t.Errorf("%s: %+v %+v", file, logs, watch)
 		}
 	}
+}
+
+// TestChartKnowsTheKeys holds that the chart's schema takes each key of the configuration but those that the chart sets.
+func TestChartKnowsTheKeys(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/kubernetes/squall/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			Config struct {
+				PropertyNames struct{ Enum []string }
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	want := slices.DeleteFunc(keysOf(reflect.TypeFor[Config]()), func(key string) bool { return slices.Contains([]string{"sources", "spool", "web"}, key) })
+	got := schema.Properties.Config.PropertyNames.Enum
+	slices.Sort(want)
+	slices.Sort(got)
+	check(t, "keys of config in values.schema.json", strings.Join(got, " "), strings.Join(want, " "))
 }

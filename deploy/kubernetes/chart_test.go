@@ -126,7 +126,8 @@ func TestValuesAreChecked(t *testing.T) {
 	}
 	for _, want := range []string{
 		"properties 'imgae' not allowed", "/image/digest", "/image/pullPolicy", "/image/repository", "/logs/spool/hostPath", "/logs/spool/max_bytes",
-		"/logs/user/uid", "/logs/sources/0/type", "/probes/liveness/failureThreshold", "/config/sources", "/config/spool",
+		"/logs/user/uid", "/logs/sources/0/type", "/probes/liveness/failureThreshold", "propertyName 'sources'", "propertyName 'spool'", "propertyName 'notfy'", "/config/notify/0/type",
+		"/logs/sources/1", "/logs/sources/2/paths", "/watch/namespaces/0", "/watch/podLabels/app.kubernetes.io", "/watch/resources/limits/memory", "properties 'limts' not allowed", "/fullnameOverride",
 		"/terminationGracePeriodSeconds", "/prometheusRule/groups/0", "properties 'replicas' not allowed", "/podMonitor/enabled",
 	} {
 		if !strings.Contains(out, want) {
@@ -221,6 +222,33 @@ func TestPodsAreConfined(t *testing.T) {
 			if c.Resources.Limits.Memory().IsZero() || c.Resources.Requests.Memory().IsZero() || !c.Resources.Limits.Cpu().IsZero() {
 				t.Errorf("%s: %s: %+v", name, component, c.Resources)
 			}
+		}
+	}
+}
+
+// TestValuesReachThePods holds what follows from single values.
+func TestValuesReachThePods(t *testing.T) {
+	objects := decode(t, render(t, "--set", "secretName=s", "--set", "logs.user.uid=65532", "--set", "logs.user.gid=65532", "--set", "watch.spool.max_bytes=1GiB",
+		"--set", "networkPolicy.enabled=true", "--set-json", "networkPolicy.scrapers=[]", "--set-json", `watch.namespaces=["shop"]`, "--set", "rbac.create=false"))
+	found := pods(objects)
+	for component, pod := range found {
+		if pod.SecurityContext.FSGroup == nil || *pod.SecurityContext.FSGroup != 65532 { // else nobody but root reads the Secret
+			t.Errorf("%s: fsGroup %v", component, pod.SecurityContext.FSGroup)
+		}
+	}
+	for _, v := range found["watch"].Volumes {
+		if v.Name == "spool" && v.EmptyDir.SizeLimit.Value() < 5<<28 {
+			t.Errorf("a spool of 1GiB is evicted at %s", v.EmptyDir.SizeLimit)
+		}
+	}
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *networking.NetworkPolicy:
+			if len(o.Spec.Ingress) > 0 || len(o.Spec.PolicyTypes) != 2 { // a rule without peers would let everybody in
+				t.Errorf("%s: %+v", o.Name, o.Spec)
+			}
+		case *rbac.Role, *rbac.ClusterRole:
+			t.Errorf("rbac.create=false: %+v", o)
 		}
 	}
 }

@@ -19,9 +19,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "squall.labels" -}}
 {{ include "squall.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "squall.image" -}}
@@ -40,6 +40,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   "web" (dict "listen" "0.0.0.0:9177")
   "fleet" (merge (dict "node" "${NODE_NAME}") (default dict .root.Values.config.fleet)) -}}
 {{- toYaml (merge $own .root.Values.config) -}}
+{{- end -}}
+
+{{/* What a spool of some max_bytes may need on disk: a Pod that goes over the limit of an emptyDir is evicted. */}}
+{{- define "squall.spoolLimit" -}}
+{{- $mebibytes := dict "KiB" 1 "MiB" 1 "GiB" 1024 "TiB" 1048576 -}}
+{{- $n := mul (int64 (regexFind "^[0-9]+" .)) (get $mebibytes (regexFind "[KMGT]iB$" .)) -}}
+{{- printf "%dMi" (add (div (mul $n 5) 4) 64) -}}
 {{- end -}}
 
 {{/* A Pod of squall. */}}
@@ -66,9 +73,8 @@ spec:
     runAsNonRoot: {{ ne (int .values.user.uid) 0 }}
     runAsUser: {{ .values.user.uid }}
     runAsGroup: {{ .values.user.gid }}
-    {{- if eq .component "watch" }}
+    {{- /* Of the Secret and of a claimed volume; the node's folders stay as they are. */}}
     fsGroup: {{ .values.user.gid }}
-    {{- end }}
     seccompProfile: {type: RuntimeDefault}
   {{- with .root.Values.imagePullSecrets }}
   imagePullSecrets:
@@ -85,6 +91,9 @@ spec:
       env:
         - name: NODE_NAME
           valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+        {{- with .values.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       ports:
         - {name: http, containerPort: 9177, protocol: TCP}
       startupProbe:
@@ -114,6 +123,9 @@ spec:
         - {name: docker, mountPath: /var/lib/docker/containers, readOnly: true}
         {{- end }}
         {{- end }}
+        {{- with .values.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
   volumes:
     - name: config
       configMap: {name: {{ include "squall.fullname" .root }}-{{ .component }}}
@@ -121,7 +133,7 @@ spec:
       {{- if eq .component "logs" }}
       hostPath: {path: {{ .values.spool.hostPath }}, type: DirectoryOrCreate}
       {{- else }}
-      {{- toYaml (default (dict "emptyDir" (dict "sizeLimit" "300Mi")) .values.spool.volume) | nindent 6 }}
+      {{- toYaml (default (dict "emptyDir" (dict "sizeLimit" (include "squall.spoolLimit" .values.spool.max_bytes))) .values.spool.volume) | nindent 6 }}
       {{- end }}
     {{- if .root.Values.secretName }}
     - name: secrets
@@ -134,6 +146,9 @@ spec:
     - name: docker
       hostPath: {path: /var/lib/docker/containers, type: Directory}
     {{- end }}
+    {{- end }}
+    {{- with .values.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
   {{- with .values.nodeSelector }}
   nodeSelector:
