@@ -34,13 +34,14 @@ const (
 
 // Config is what a Link is made of.
 type Config struct {
-	URL         string // servers, comma-separated: nats://a:4222,nats://b:4222; tls:// demands TLS
-	Cluster     string // letters, digits, - and _: whose panes are added up
-	Node        string // this process; dots make it several tokens of a subject
-	Credentials string // file with a JWT and its key (.creds); empty: none
-	NKey        string // file with the seed of an NKey; empty: none. At most one of the two
-	CA          string // file with the certificates that sign the servers'; empty: the system's
-	Cert, Key   string // files of this process's certificate; empty: none
+	URL         string  // servers, comma-separated: nats://a:4222,nats://b:4222; tls:// demands TLS
+	Server      *Server // the embedded server of this process, in place of URL; TLS is not needed to reach it
+	Cluster     string  // letters, digits, - and _: whose panes are added up
+	Node        string  // this process; dots make it several tokens of a subject
+	Credentials string  // file with a JWT and its key (.creds); empty: none
+	NKey        string  // file with the seed of an NKey; empty: none. At most one of the two
+	CA          string  // file with the certificates that sign the servers'; empty: the system's
+	Cert, Key   string  // files of this process's certificate; empty: none
 
 	Log        *zap.Logger           // default: none
 	Registerer prometheus.Registerer // default: metrics are not exported. It takes one Link
@@ -90,8 +91,8 @@ func Connect(cfg Config) (*Link, error) {
 
 // options checks the configuration.
 func (c *Config) options() ([]nats.Option, error) {
-	if strings.Trim(c.URL, ", ") == "" {
-		return nil, errors.New("no server's URL is given")
+	if (strings.Trim(c.URL, ", ") == "") != (c.Server != nil) {
+		return nil, errors.New("a server's URL is needed, or the server of this process")
 	}
 	if err := errors.Join(checkCluster(c.Cluster), checkNode(c.Node)); err != nil {
 		return nil, err
@@ -117,6 +118,9 @@ func (c *Config) options() ([]nats.Option, error) {
 			return nil, fmt.Errorf("read the NKey %s: %w", c.NKey, err)
 		}
 		options = append(options, option)
+	}
+	if c.Server != nil {
+		return append(options, nats.InProcessServer(c.Server.srv)), nil
 	}
 	if (c.Cert == "") != (c.Key == "") {
 		return nil, errors.New("a certificate and its key are given together")
@@ -229,7 +233,7 @@ func (l *Link) Connected() bool { return l.connected.Load() }
 // MaxPayload is how many bytes a message may carry: the server's limit less room for headers. Until there was a
 // connection it is that of a server with its defaults.
 func (l *Link) MaxPayload() int {
-	return int(cmp.Or(l.conn.MaxPayload(), defaultPayload)) - headerRoom
+	return max(int(cmp.Or(l.conn.MaxPayload(), defaultPayload))-headerRoom, 0)
 }
 
 // safeURLs are urls without passwords.

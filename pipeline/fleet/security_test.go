@@ -27,7 +27,7 @@ func TestRightsOfANode(t *testing.T) {
 		c.Users = []User{{NKey: aggPublic}, {NKey: onePublic, Node: "lb1"}}
 	})
 	as := func(seed string) func(*Config) { return func(c *Config) { c.NKey, c.CA = seed, ca.CA } }
-	agg := connect(t, srv.Addr(), "agg", as(aggSeed))
+	agg := connect(t, "", "agg", as(aggSeed), func(c *Config) { c.URL, c.Server = "", srv })
 	agg.declare(StreamConfig{MaxAge: time.Hour})
 	node := connect(t, srv.Addr(), "lb1", as(oneSeed))
 	o := node.outgoing(openKV(t, t.TempDir()))
@@ -179,6 +179,7 @@ func TestImpossibleSettings(t *testing.T) {
 	write(t, empty, nil)
 	for name, change := range map[string]func(*Config){
 		"no URL":               func(c *Config) { c.URL = "" },
+		"two servers":          func(c *Config) { c.Server = &Server{} },
 		"a bad URL":            func(c *Config) { c.URL = "nats://a:b:c" },
 		"no cluster":           func(c *Config) { c.Cluster = "" },
 		"a cluster with a dot": func(c *Config) { c.Cluster = "a.b" },
