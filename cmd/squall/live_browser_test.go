@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/network"
@@ -92,6 +94,27 @@ func TestLivePageInABrowser(t *testing.T) {
 	}
 	shows(t, ctx, "the quiet page with its charts", func(s lived) bool {
 		return s.Charts == 4 && strings.Contains(s.Status, "No alert fires.") && strings.HasPrefix(s.Connection, "live, as of ")
+	})
+	// What is noted is drawn: one more colour stands in the first chart, and the text below.
+	const blue = `(() => { const c = document.querySelector("#charts canvas"), copy = new OffscreenCanvas(c.width, c.height).getContext("2d", { willReadFrequently: true });
+		copy.drawImage(c, 0, 0);
+		const d = copy.getImageData(0, 0, c.width, c.height).data;
+		let n = 0; for (let i = 0; i < d.length; i += 4) if (d[i] === 11 && d[i+1] === 92 && d[i+2] === 173) n++; return n })()`
+	_, msec, _ := strings.Cut(before[len(before)/2:], " msec=")
+	seconds, err := strconv.ParseFloat(msec[:strings.IndexByte(msec, ' ')], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Unix(int64(seconds), 0).UTC().Format(time.RFC3339)
+	if _, told, err := execute(t.Context(), strings.NewReader(""), "annotate", hostile, "--at", at, "--url", p.base); err != nil {
+		t.Fatalf("%v %s", err, told)
+	}
+	eventually(t, "the note is on the chart", func() bool {
+		n, err := chromedp.Run(ctx, chromedp.Evaluate[int](blue))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n > 50
 	})
 	if _, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("window.marked = true")); err != nil {
 		t.Fatal(err)
