@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -25,12 +23,10 @@ import (
 
 // ledgerOptions say where incidents are kept.
 type ledgerOptions struct {
-	url, config string
-	json        bool
-}
+	daemonFlags
 
-// defaultURL is where a daemon listens when nothing else is configured.
-const defaultURL = "http://127.0.0.1:9177"
+	json bool
+}
 
 // newIncidentsCommand makes `squall incidents`: did the last fix hold?
 func newIncidentsCommand() *cobra.Command {
@@ -45,8 +41,7 @@ func newIncidentsCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	f := cmd.PersistentFlags()
-	f.StringVar(&o.url, "url", "", "`URL` of the daemon (default "+defaultURL+", or what the configuration says)")
-	f.StringVar(&o.config, "config", "", "configuration `FILE` of the daemon")
+	o.add(f)
 	f.BoolVar(&o.json, "json", false, "write JSON")
 	sub := func(use, short string, n int, do func(ctx context.Context, b *book, args []string, out io.Writer) error) {
 		cmd.AddCommand(&cobra.Command{
@@ -78,18 +73,15 @@ func (b *book) open(ctx context.Context) error {
 		return nil
 	}
 	b.read = true
-	c := Default()
-	if b.config != "" {
-		var err error
-		if c, err = loadConfig(b.config, os.LookupEnv); err != nil {
-			return err
-		}
+	c, err := b.configured()
+	if err != nil {
+		return err
 	}
-	base := b.url
-	if base == "" && b.config != "" {
-		base = "http://" + c.Web.Listen
+	client, err := b.client(c)
+	if err != nil {
+		return err
 	}
-	err := b.ask(ctx, cmp.Or(base, defaultURL))
+	err = b.ask(ctx, client)
 	if err == nil || b.url != "" || b.config == "" {
 		return err
 	}
@@ -100,11 +92,11 @@ func (b *book) open(ctx context.Context) error {
 }
 
 // ask reads the ledger over HTTP.
-func (b *book) ask(ctx context.Context, base string) error {
+func (b *book) ask(ctx context.Context, daemon *daemonClient) error {
 	var incidents struct{ Incidents []alerts.Entry }
 	var marks struct{ Annotations []alerts.Mark }
 	for path, into := range map[string]any{"incidents": &incidents, "annotations": &marks} {
-		answer, err := call(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/api/v1/"+path, nil)
+		answer, err := daemon.call(ctx, http.MethodGet, "/api/v1/"+path, nil)
 		if err != nil {
 			return fmt.Errorf("ask the daemon: %w", err)
 		}
@@ -114,33 +106,6 @@ func (b *book) ask(ctx context.Context, base string) error {
 	}
 	b.entries, b.marks = append(b.entries, incidents.Incidents...), append(b.marks, marks.Annotations...)
 	return nil
-}
-
-// maxAnswer bounds what is read of an answer, or of a report, in bytes.
-const maxAnswer = 64 << 20
-
-// call makes one request of the daemon's API.
-func call(ctx context.Context, method, to string, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, to, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close() // it was only read
-	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err == nil && res.StatusCode != http.StatusOK {
-		shown, _ := url.Parse(to)
-		err = fmt.Errorf("%s answers %s: %s", shown.Redacted(), res.Status, alerts.Escape(strings.TrimSpace(string(answer[:min(len(answer), 500)]))))
-	}
-	return answer, err
 }
 
 // spooled reads the ledger from the spool of a daemon that is not running.
@@ -283,7 +248,7 @@ func compareIncidents(ctx context.Context, b *book, args []string, out io.Writer
 
 // newAnnotateCommand makes `squall annotate`: what was done, and when.
 func newAnnotateCommand() *cobra.Command {
-	var o ledgerOptions
+	var o daemonFlags
 	var site, at string
 	cmd := &cobra.Command{
 		Use:   "annotate TEXT",
@@ -300,17 +265,17 @@ func newAnnotateCommand() *cobra.Command {
 			if err != nil {
 				return usageError(err)
 			}
-			base := o.url
-			if base == "" && o.config != "" {
-				c, err := loadConfig(o.config, os.LookupEnv)
-				if err != nil {
-					return err
-				}
-				base = "http://" + c.Web.Listen
+			c, err := o.configured()
+			if err != nil {
+				return err
+			}
+			daemon, err := o.client(c)
+			if err != nil {
+				return err
 			}
 			body, err := json.Marshal(m)
 			if err == nil {
-				_, err = call(cmd.Context(), http.MethodPost, strings.TrimSuffix(cmp.Or(base, defaultURL), "/")+"/api/v1/annotations", body)
+				_, err = daemon.call(cmd.Context(), http.MethodPost, "/api/v1/annotations", body)
 			}
 			if err != nil {
 				return fmt.Errorf("annotate: %w", err)
@@ -321,7 +286,6 @@ func newAnnotateCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&site, "site", "", "`NAME` of the site that it is about (default all)")
 	f.StringVar(&at, "at", "", "`TIME` of it, RFC 3339 (default now)")
-	f.StringVar(&o.url, "url", "", "`URL` of the daemon (default "+defaultURL+", or what the configuration says)")
-	f.StringVar(&o.config, "config", "", "configuration `FILE` of the daemon")
+	o.add(f)
 	return cmd
 }

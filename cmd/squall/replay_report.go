@@ -113,7 +113,11 @@ func (f *reportFiles) known(ctx context.Context) (*book, error) {
 	b := &book{}
 	for _, from := range f.earlier {
 		if strings.HasPrefix(from, "http://") || strings.HasPrefix(from, "https://") {
-			if err := b.ask(ctx, from); err != nil {
+			daemon, err := (&daemonFlags{url: from}).client(nil)
+			if err == nil {
+				err = b.ask(ctx, daemon)
+			}
+			if err != nil {
 				return nil, fmt.Errorf("--compare: %w", err)
 			}
 			continue

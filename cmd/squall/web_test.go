@@ -364,3 +364,47 @@ func TestWebBasicAuth(t *testing.T) {
 		t.Error("a missing web.config_file is accepted")
 	}
 }
+
+// TestDaemonBehindTLSAndPassword: the commands that ask a daemon find it by its configuration, trust its certificate and log
+// in; without a password they say what is missing, and another certificate is not trusted.
+func TestDaemonBehindTLSAndPassword(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	hash, err := bcrypt.GenerateFromPassword([]byte("storm"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	selfSigned(t, in("own.pem"))
+	selfSigned(t, in("other.pem"))
+	for name, pem := range map[string]string{"web.yaml": "own.pem", "otherweb.yaml": "other.pem"} {
+		write(t, in(name), "tls_server_config: {cert_file: "+pem+", key_file: "+pem+"}\nbasic_auth_users:\n  on-call: "+string(hash)+"\n")
+	}
+	write(t, in("password"), "storm\n")
+	base, stop := start(t, webServerConfig{State: &shown{}, Web: WebConfig{ConfigFile: in("web.yaml")}})
+	address := strings.TrimPrefix(base, "http://")
+	for name, web := range map[string]string{"squall.yaml": "web.yaml", "other.yaml": "otherweb.yaml"} {
+		write(t, in(name), "sources: [{type: stdin}]\nspool: {dir: "+in("spool")+"}\nweb: {listen: \""+address+"\", config_file: "+in(web)+"}\n")
+	}
+	login := []string{"--user", "on-call", "--password-file", in("password")}
+	for _, c := range []struct {
+		args []string
+		says string // of the error; "": none
+	}{
+		{append([]string{"annotate", "waf rule live", "--config", in("squall.yaml")}, login...), ""},
+		{append([]string{"incidents", "show", "1", "--config", in("squall.yaml")}, login...), ""},
+		{[]string{"annotate", "x", "--config", in("squall.yaml")}, "--user and --password-file log in"},
+		{[]string{"annotate", "x", "--config", in("squall.yaml"), "--user", "on-call"}, "go together"},
+		{append([]string{"annotate", "x", "--config", in("other.yaml")}, login...), "certificate"},
+	} {
+		_, told, err := execute(t.Context(), strings.NewReader(""), c.args...)
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v: %v %s", c.args, err, told)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	for listen, want := range map[string]string{":9177": "localhost:9177", "0.0.0.0:1": "localhost:1", "[::]:1": "localhost:1", "10.0.0.1:1": "10.0.0.1:1"} {
+		check(t, listen, reachable(listen), want)
+	}
+}
