@@ -214,6 +214,9 @@ func identities(a *alerts.Alert) []string {
 		return []string{alertKey(a)}
 	}
 	names := []string{a.Incident.ID}
+	for _, m := range a.Incident.Merged {
+		names = append(names, m.ID)
+	}
 	for _, m := range a.Incident.Members {
 		names = append(names, m.Detector+m.Labels.String()+alerts.Stamp(m.Onset))
 	}
@@ -234,6 +237,9 @@ func (c *Collector) incident(group []*alerts.Alert) Incident {
 	in := Incident{ID: alertKey(last), From: Time(last.StartsAt), Severity: alerts.Info}
 	if last.Incident != nil {
 		in.ID, in.Apart, in.From = last.Incident.ID, last.Incident.Apart, Time(last.Incident.StartsAt)
+		for _, m := range last.Incident.Merged {
+			in.Merged = append(in.Merged, Merged{m.ID, Time(m.At), m.Because})
+		}
 		for _, m := range last.Incident.Members {
 			in.Members = append(in.Members, Member{m.Detector, about(m.Labels), Time(m.Onset), m.After, m.Because})
 		}

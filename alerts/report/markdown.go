@@ -105,6 +105,9 @@ func (m markdown) incident(n int, in *Incident) {
 		}
 		m.line("")
 	}
+	for _, x := range in.Merged {
+		m.line("Merged with `%s` at %s: %s\n", code(x.ID), x.At, plain(x.Because))
+	}
 	for _, a := range in.Apart {
 		m.line("Not merged with `%s`: %s\n", code(a.ID), plain(a.Because))
 	}

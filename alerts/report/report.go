@@ -101,10 +101,18 @@ type Incident struct {
 	Severity alerts.Severity    `json:"severity"`
 	Sites    []string           `json:"sites"`
 	Members  []Member           `json:"members"`
-	Apart    []alerts.Apart     `json:"apart,omitempty"`
+	Merged   []Merged           `json:"merged,omitempty"` // incidents that turned out to be this one
+	Apart    []alerts.Apart     `json:"apart,omitempty"`  // of the same time, and another
 	Alerts   []Alert            `json:"alerts"`
 	Windows  []Window           `json:"windows"`
 	Compared *alerts.Comparison `json:"compared,omitempty"` // with the last one of its kind; absent: none is known
+}
+
+// Merged is an incident that was told under an ID of its own until something showed that it is a part of another.
+type Merged struct {
+	ID      string `json:"id"`
+	At      Time   `json:"at"` // when it showed
+	Because string `json:"because"`
 }
 
 // A Member is one detection of an incident.

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"reflect"
 	"strings"
 	"testing"
@@ -194,7 +195,15 @@ func TestIncidentsAreJoined(t *testing.T) {
 		{Name: "B", Severity: alerts.Page, Labels: site, At: 2, Incident: &alerts.Incident{ID: "2", Members: []alerts.Member{member("saturation"), member("latency")}}},
 		{Name: "C", Severity: alerts.Page, Labels: site, At: 3, Incident: &alerts.Incident{ID: "3", Members: []alerts.Member{member("head_storm")}}},
 	})
+	later := alerts.Incident{ID: "2", Members: []alerts.Member{member("saturation"), member("latency")}, Merged: []alerts.Merged{{ID: "1", At: 7e9, Because: "addresses of <both>"}}}
+	c.Observe(closed(2, "a.example"), []alerts.Alert{{Name: "B", Severity: alerts.Page, Labels: site, At: 5, Incident: &later}})
 	r := finish(c)
+	for form, write := range map[string]func(io.Writer) error{"html": r.WriteHTML, "markdown": r.WriteMarkdown, "json": r.WriteJSON} {
+		var out bytes.Buffer
+		if err := write(&out); err != nil || !strings.Contains(strings.ToLower(out.String()), "merged") || strings.Contains(out.String(), "<both>") != (form == "json") {
+			t.Errorf("%s does not tell what was merged (%v)", form, err)
+		}
+	}
 	if len(r.Incidents) != 2 || len(r.Incidents[0].Alerts)+len(r.Incidents[1].Alerts) != 3 {
 		t.Errorf("%d incidents", len(r.Incidents))
 	}
