@@ -177,8 +177,14 @@ func TestDaemonKeepsIncidents(t *testing.T) {
 		return slices.ContainsFunc(incidents(), func(e alerts.Entry) bool { return e.ID == id })
 	})
 	check(t, "incidents after kill -9", len(list.Incidents), 1)
+	pageTells(t, squall, id, "waf rule live", "RedisFull firing: 0.93")
+}
+
+// pageTells: the page shows texts, visibly and not as if there were no request.
+func pageTells(t *testing.T, squall *program, texts ...string) {
+	t.Helper()
 	_, page := squall.get("/")
-	for _, want := range []string{id, "waf rule live", "RedisFull firing: 0.93"} {
+	for _, want := range texts {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page after kill -9 does not tell of %s", want)
 		}

@@ -74,6 +74,31 @@ spool: {dir: %s/spool}
 	return runSquall(t, dir, surroundings{})
 }
 
+// noteIsDrawn: what is noted is a line of its own colour in the first chart.
+func noteIsDrawn(t *testing.T, ctx context.Context, p *program, before string) {
+	t.Helper()
+	const blue = `(() => { const c = document.querySelector("#charts canvas"), copy = new OffscreenCanvas(c.width, c.height).getContext("2d", { willReadFrequently: true });
+		copy.drawImage(c, 0, 0);
+		const d = copy.getImageData(0, 0, c.width, c.height).data;
+		let n = 0; for (let i = 0; i < d.length; i += 4) if (d[i] === 11 && d[i+1] === 92 && d[i+2] === 173) n++; return n })()`
+	_, msec, _ := strings.Cut(before[len(before)/2:], " msec=")
+	seconds, err := strconv.ParseFloat(msec[:strings.IndexByte(msec, ' ')], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Unix(int64(seconds), 0).UTC().Format(time.RFC3339)
+	if _, told, err := execute(t.Context(), strings.NewReader(""), "annotate", hostile, "--at", at, "--url", p.base); err != nil {
+		t.Fatalf("%v %s", err, told)
+	}
+	eventually(t, "the note is on the chart", func() bool {
+		n, err := chromedp.Run(ctx, chromedp.Evaluate[int](blue))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n > 50
+	})
+}
+
 // TestLivePageInABrowser: a storm comes, and its alert and charts are on the page without a reload; nothing of the log
 // runs, nothing else is asked for, the console stays empty, no width scrolls sideways. Without scripts the text is
 // there all the same, and when squall goes the page says so.
@@ -95,27 +120,7 @@ func TestLivePageInABrowser(t *testing.T) {
 	shows(t, ctx, "the quiet page with its charts", func(s lived) bool {
 		return s.Charts == 4 && strings.Contains(s.Status, "No alert fires.") && strings.HasPrefix(s.Connection, "live, as of ")
 	})
-	// What is noted is drawn: one more colour stands in the first chart, and the text below.
-	const blue = `(() => { const c = document.querySelector("#charts canvas"), copy = new OffscreenCanvas(c.width, c.height).getContext("2d", { willReadFrequently: true });
-		copy.drawImage(c, 0, 0);
-		const d = copy.getImageData(0, 0, c.width, c.height).data;
-		let n = 0; for (let i = 0; i < d.length; i += 4) if (d[i] === 11 && d[i+1] === 92 && d[i+2] === 173) n++; return n })()`
-	_, msec, _ := strings.Cut(before[len(before)/2:], " msec=")
-	seconds, err := strconv.ParseFloat(msec[:strings.IndexByte(msec, ' ')], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := time.Unix(int64(seconds), 0).UTC().Format(time.RFC3339)
-	if _, told, err := execute(t.Context(), strings.NewReader(""), "annotate", hostile, "--at", at, "--url", p.base); err != nil {
-		t.Fatalf("%v %s", err, told)
-	}
-	eventually(t, "the note is on the chart", func() bool {
-		n, err := chromedp.Run(ctx, chromedp.Evaluate[int](blue))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n > 50
-	})
+	noteIsDrawn(t, ctx, p, before)
 	if _, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("window.marked = true")); err != nil {
 		t.Fatal(err)
 	}
