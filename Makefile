@@ -20,6 +20,8 @@ TEST_PACKAGES := gcc:build-essential nginx:nginx-light prometheus-alertmanager:p
                  /usr/lib/systemd/systemd-journal-remote:systemd-journal-remote caddy:caddy apache2:apache2 \
                  '/usr/sbin/php-fpm[0-9]*:php-fpm' chromium:chromium
 LINT_PACKAGES := shellcheck:shellcheck
+# What `make bench-peers` compares with.
+PEER_PACKAGES := mawk:mawk goaccess:goaccess mtail:mtail fail2ban-regex:fail2ban
 # What `make test-packages` reads and runs the packages with.
 PACKAGE_TOOLS := rpm:rpm systemctl:systemd nginx:nginx-light dbus-daemon:dbus curl:curl
 
@@ -50,7 +52,7 @@ OUT      ?= bin
 export LOGS
 
 .DEFAULT_GOAL := all
-.PHONY: all build run vet lint test fuzz bench eval readme dashboards fmt clean help debian-test debian-lint kube-apiserver test-k8s torture \
+.PHONY: all build run vet lint test fuzz bench bench-peers eval readme dashboards fmt clean help debian-test debian-lint debian-peers kube-apiserver test-k8s torture \
         deb rpm stage release test-packages debian-packages
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
@@ -129,6 +131,9 @@ eval: ## how well storms are detected: 200 of them and a quiet month, as a Markd
 bench: ## every benchmark; BENCH is a pattern
 	@go test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
+bench-peers: debian-peers ## whole programs side by side on generated logs, as a Markdown table: squall, mawk, GoAccess, mtail, fail2ban
+	@go test -tags peers -run '^TestPeers$$' -timeout 20m -v ./cmd/squall
+
 readme: ## write the README's tables, deploy/reference and the schema anew from the code's
 	@go test -run 'TestReadmeTables|TestReferenceIs|TestSchemaIs' ./cmd/squall -write-readme
 
@@ -150,6 +155,9 @@ debian-test:
 
 debian-lint:
 	@.ci/debian $(LINT_PACKAGES)
+
+debian-peers:
+	@.ci/debian $(PEER_PACKAGES)
 
 debian-packages:
 	@.ci/debian $(PACKAGE_TOOLS)
