@@ -149,9 +149,17 @@ func (r *Report) facts() []fact {
 	}
 	if len(in.Windows) > 0 {
 		t := &in.Windows[0].Total
-		out = append(out, fact{"answered 5xx", number(t.Errors5xx) + " of " + number(t.Requests)})
+		var errors, requests float64 // of all sites, as those that were given up
+		for i := range in.Windows {
+			errors, requests = errors+in.Windows[i].Total.Errors5xx.Get(), requests+in.Windows[i].Total.Requests.Get()
+		}
+		out = append(out, fact{"answered 5xx", number(detectors.N(errors)) + " of " + number(detectors.N(requests))})
 		if t.PoolWorkers.Known() && t.BusyWorkersUpper.Known() {
-			out = append(out, fact{"at " + number(t.PoolWorkers) + " workers, on the mean", seconds(whole(t.BusyWorkersLower), whole(t.BusyWorkersUpper)) + " requests"})
+			of := ""
+			if len(in.Sites) > 1 {
+				of = " of " + alerts.Escape(in.Windows[0].Site)
+			}
+			out = append(out, fact{"at " + number(t.PoolWorkers) + " workers" + of + ", on the mean", seconds(whole(t.BusyWorkersLower), whole(t.BusyWorkersUpper)) + " requests"})
 		}
 		return out
 	}

@@ -178,7 +178,18 @@ func TestSentences(t *testing.T) {
 			}
 		})
 	}
-	r := Report{Incidents: []Incident{warned}}
+	both, told := two, storm
+	told.Advice = []alerts.Advice{{Layer: "waf", Text: "answer HEAD /pay"}}
+	both.Alerts = []Alert{told}
+	both.Windows[1].Classes[0].Advice = []alerts.Advice{{Layer: "waf", Text: "answer HEAD /checkout", Snippet: "{}"}}
+	r := Report{Incidents: []Incident{both}}
+	r.verdict()
+	var page bytes.Buffer
+	if err := r.WriteHTML(&page); err != nil || !strings.Contains(page.String(), "0 of 3,000") || !strings.Contains(page.String(), "at 25 workers of a.example, on the mean") ||
+		!strings.Contains(page.String(), "Also, in the WAF: answer HEAD /checkout") {
+		t.Errorf("the numbers and advice of several sites (%v): %+v", err, r.facts())
+	}
+	r = Report{Incidents: []Incident{warned}}
 	r.verdict()
 	if len(r.Verdict.Others) != 1 || r.Verdict.Others[0].Snippet != "map" {
 		t.Errorf("what to do of the files: %+v", r.Verdict)

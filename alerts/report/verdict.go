@@ -36,11 +36,7 @@ func (r *Report) verdict() {
 			v.Others = append(v.Others, *x)
 		}
 	}
-	for _, c := range in.refusals() {
-		if x := c.Advice; len(x) > 0 && !slices.ContainsFunc(v.Others, func(o alerts.Advice) bool { return o.Snippet == x[0].Snippet }) && in.Severity == alerts.Warning {
-			v.Others = append(v.Others, x[0])
-		}
-	}
+	in.beside(v)
 	if n := in.givenUp(); len(in.Windows) > 0 {
 		v.GivenUp = detectors.N(n)
 	}
@@ -99,6 +95,30 @@ func (r *Report) refused() string {
 
 // refusedAtAll is from how many requests that a limiter refused it is worth a sentence.
 const refusedAtAll = 100
+
+// beside adds what is to be done of requests that the sentence names beside the culprit: of other sites, and files that a
+// limiter refused.
+func (in *Incident) beside(v *Verdict) {
+	var classes []*Class
+	switch in.Severity {
+	case alerts.Warning:
+		classes = in.refusals()
+	case alerts.Page:
+		for i := range in.Windows[min(1, len(in.Windows)):] {
+			if w := &in.Windows[i+1]; w.Site != in.Windows[0].Site {
+				classes = append(classes, w.pinned()...)
+			}
+		}
+	}
+	for _, c := range classes {
+		if len(v.Others) < mostOthers && len(c.Advice) > 0 && !slices.ContainsFunc(v.Others, func(o alerts.Advice) bool { return o.Snippet == c.Advice[0].Snippet }) {
+			v.Others = append(v.Others, c.Advice[0])
+		}
+	}
+}
+
+// mostOthers is how many pieces of advice the first screen has beside the first.
+const mostOthers = 6
 
 // halves names what detectors saw that was no alert by itself.
 func (r *Report) halves() string {
