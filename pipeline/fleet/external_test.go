@@ -106,7 +106,7 @@ resolver_preload: { %s: %s, %s: %s }
 	agg := connect(t, address, "agg", func(c *Config) { c.Credentials = aggFile })
 	agg.declare(StreamConfig{MaxAge: time.Hour, MaxBytes: 1 << 20})
 	node := connect(t, address, "lb1.fra", func(c *Config) { c.Credentials = nodeFile })
-	o := node.outgoing(openKV(t, t.TempDir()))
+	o := node.outgoing(newMapKV())
 	run(t, o)
 	publish(t, o, 3)
 	if got := agg.follow(0).wait(3); got[2].Node != "lb1.fra" {

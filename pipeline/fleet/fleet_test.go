@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 const cluster = "shop"
 
 // serve starts a server that is alone, and that the test's end stops.
-func serve(t *testing.T, change ...func(*ServerConfig)) *Server {
+func serve(t testing.TB, change ...func(*ServerConfig)) *Server {
 	t.Helper()
 	cfg := ServerConfig{Name: "a", Listen: "127.0.0.1:0", Dir: t.TempDir(), Cluster: cluster, Log: zaptest.NewLogger(t)}
 	for _, c := range change {
@@ -49,12 +49,12 @@ func serve(t *testing.T, change ...func(*ServerConfig)) *Server {
 // A testLink is a Link with its metrics.
 type testLink struct {
 	*Link
-	t   *testing.T
+	t   testing.TB
 	reg *prometheus.Registry
 }
 
 // connect makes a Link to the server at address, as the node.
-func connect(t *testing.T, address, node string, change ...func(*Config)) *testLink {
+func connect(t testing.TB, address, node string, change ...func(*Config)) *testLink {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	cfg := Config{URL: "nats://" + address, Cluster: cluster, Node: node, Log: zaptest.NewLogger(t), Registerer: reg}
@@ -99,7 +99,7 @@ func (l *testLink) declare(cfg StreamConfig) {
 }
 
 // openKV opens the KV of a node's disk.
-func openKV(t *testing.T, dir string) *spool.KV {
+func openKV(t testing.TB, dir string) *spool.KV {
 	t.Helper()
 	s, err := spool.Open(t.Context(), spool.Config{Dir: dir})
 	if err != nil {
@@ -127,7 +127,7 @@ func (l *testLink) outgoing(kv KV) *Outgoing {
 	return o
 }
 
-func run(t *testing.T, o *Outgoing) (stop func()) {
+func run(t testing.TB, o *Outgoing) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = o.Run(ctx) }()
@@ -152,7 +152,7 @@ func seqOf(data []byte) uint64 { return binary.BigEndian.Uint64(data) }
 
 // A reader collects what a Follow gives.
 type reader struct {
-	t    *testing.T
+	t    testing.TB
 	mu   sync.Mutex
 	got  []Message
 	stop func() error
@@ -207,7 +207,7 @@ func (r *reader) wait(n int) []Message {
 }
 
 // eventually polls until ok, or fails with what says.
-func eventually(t *testing.T, says func() string, ok func() bool) {
+func eventually(t testing.TB, says func() string, ok func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
 	defer deadline.Stop()
@@ -223,7 +223,7 @@ func eventually(t *testing.T, says func() string, ok func() bool) {
 }
 
 // drained waits until nothing waits any more.
-func drained(t *testing.T, o *Outgoing) {
+func drained(t testing.TB, o *Outgoing) {
 	t.Helper()
 	eventually(t, func() string { return fmt.Sprintf("%d panes wait still", o.Waiting()) }, func() bool { return o.Waiting() == 0 })
 }

@@ -30,7 +30,7 @@ func TestFollowOverRemovals(t *testing.T) {
 	agg, node := connect(t, srv.Addr(), "agg"), connect(t, srv.Addr(), "lb1")
 	agg.patience = 300 * time.Millisecond
 	agg.declare(StreamConfig{MaxAge: 500 * time.Millisecond})
-	o := node.outgoing(openKV(t, t.TempDir()))
+	o := node.outgoing(newMapKV())
 	run(t, o)
 	publish(t, o, 10)
 	eventually(t, func() string { return "nothing gets too old" }, func() bool {
@@ -75,7 +75,7 @@ func TestStreamLosesItsEnd(t *testing.T) {
 	}
 	agg, node := connect(t, srv.Addr(), "agg"), connect(t, srv.Addr(), "lb1")
 	agg.declare(StreamConfig{MaxAge: time.Hour})
-	o := node.outgoing(openKV(t, t.TempDir()))
+	o := node.outgoing(newMapKV())
 	run(t, o)
 	r := agg.follow(0)
 	publish(t, o, 5)
@@ -104,7 +104,7 @@ func TestLimitOfOneNode(t *testing.T) {
 	agg := connect(t, srv.Addr(), "agg")
 	agg.declare(StreamConfig{MaxAge: time.Hour, MaxPerNode: 5})
 	for _, name := range []string{"calm", "mad"} {
-		o := connect(t, srv.Addr(), name).outgoing(openKV(t, t.TempDir()))
+		o := connect(t, srv.Addr(), name).outgoing(newMapKV())
 		run(t, o)
 		publish(t, o, map[string]int{"calm": 3, "mad": 40}[name])
 	}
@@ -149,7 +149,7 @@ func TestServerAndNetworkFail(t *testing.T) {
 	proxy := faultproxy.New(t, srv.Addr())
 	agg, node := connect(t, proxy.Addr, "agg"), connect(t, proxy.Addr, "lb1")
 	agg.declare(StreamConfig{MaxAge: time.Hour})
-	o := node.outgoing(openKV(t, t.TempDir()))
+	o := node.outgoing(newMapKV())
 	run(t, o)
 	r := agg.follow(0)
 	publish(t, o, 20)

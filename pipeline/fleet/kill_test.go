@@ -16,7 +16,7 @@ func TestNodeIsKilled(t *testing.T) {
 	agg.declare(StreamConfig{MaxAge: time.Hour})
 	dir := t.TempDir()
 	told := uint64(0)
-	for round := range 3 {
+	for round := range 2 {
 		p := spawn(t, "node", task{Dir: dir, Link: &Config{URL: "nats://" + srv.Addr(), Cluster: cluster, Node: "lb1"}})
 		for range 40 + 13*round {
 			seq, err := strconv.ParseUint(p.line(t), 10, 64)

@@ -131,7 +131,7 @@ func TestNeverTwoHolders(t *testing.T) {
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	faults := []faultproxy.Fault{faultproxy.Through, faultproxy.Refuse, faultproxy.Blackhole, faultproxy.AnswerStalls}
-	deadline, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	deadline, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	for deadline.Err() == nil {
 		proxies[rnd.IntN(3)].Set(faults[rnd.IntN(len(faults))])

@@ -17,12 +17,12 @@ const (
 	ringSize = 720 // panes: two hours of 10 s each
 	inMemory = 64  // of them, the newest, so that a fresh one is not read back and a sick disk costs little
 
-	keyBoot, keyAcked = "boot", "acked"
+	keyBoot, keyMarks = "boot", "marks"
 
 	keepTimeout = 2 * time.Second
 	minKeep     = time.Second
 	maxKeep     = 30 * time.Second
-	saveEvery   = 10 * time.Second // how old the saved acknowledgement may be: what it lacks is sent again, and refused
+	saveEvery   = 10 * time.Second // how old the saved marks may be: what they lack is sent again, and refused
 )
 
 var (
@@ -57,6 +57,7 @@ type Outgoing struct {
 	jobs    chan putting  // to Run, which puts; nil while it does not run
 	ended   chan struct{} // closed when Run takes no more of them; nil before it runs
 	keptID  bool          // boot is in the KV
+	saved   marks         // in the KV
 	wake    chan struct{}
 	mustPut chan struct{}
 }
@@ -77,7 +78,7 @@ type slot struct {
 
 // Outgoing opens the ring that kv holds. The error is kv's: it cannot be read now.
 func (l *Link) Outgoing(ctx context.Context, kv KV) (*Outgoing, error) {
-	o := &Outgoing{l: l, kv: kv, wake: make(chan struct{}, 1), mustPut: make(chan struct{}, 1)}
+	o := &Outgoing{l: l, kv: kv, first: 1, wake: make(chan struct{}, 1), mustPut: make(chan struct{}, 1)}
 	boot, ok, err := kv.Get(ctx, keyBoot)
 	if err != nil {
 		return nil, fmt.Errorf("fleet: open the ring of panes: %w", err)
@@ -91,29 +92,67 @@ func (l *Link) Outgoing(ctx context.Context, kv KV) (*Outgoing, error) {
 			poke(o.mustPut)
 		}
 	}
-	acked, ok, err := kv.Get(ctx, keyAcked)
-	if err != nil {
-		return nil, fmt.Errorf("fleet: open the ring of panes: %w", err)
-	}
-	if ok && len(acked) == 8 {
-		o.last = binary.BigEndian.Uint64(acked)
-	}
-	o.first = o.last + 1
-	for i := range uint64(ringSize) {
-		value, ok, err := kv.Get(ctx, slotKey(i))
-		if err != nil {
+	if o.keptID && ok { // a KV without it has nothing of ours
+		if err := o.load(ctx); err != nil {
 			return nil, fmt.Errorf("fleet: open the ring of panes: %w", err)
 		}
-		if seq, _, right := decodeSlot(value); ok && right && seq%ringSize == i {
-			o.slots[i] = slot{seq: seq, kept: true}
-			o.last = max(o.last, seq)
-		}
-	}
-	if o.last >= ringSize {
-		o.first = max(o.first, o.last-ringSize+1)
 	}
 	o.l.m.waiting.Set(float64(o.Waiting()))
 	return o, nil
+}
+
+// load finds what is in the KV. There are no gaps of any length behind the saved marks: a disk that was sick has them
+// saved when it is well again.
+func (o *Outgoing) load(ctx context.Context) error {
+	value, ok, err := o.kv.Get(ctx, keyMarks)
+	if err != nil {
+		return err
+	}
+	o.saved, ok = decodeMarks(value)
+	from, enough := o.saved.acked+1, uint64(inMemory)
+	o.last = max(o.saved.acked, o.saved.last)
+	if o.last >= ringSize {
+		from = max(from, o.last-ringSize+1)
+	}
+	if !ok {
+		from, enough = 0, ringSize
+	}
+	for i := range uint64(ringSize) {
+		seq := from + i
+		if seq > o.last+enough {
+			break
+		}
+		value, ok, err := o.kv.Get(ctx, slotKey(seq%ringSize))
+		if err != nil {
+			return err
+		}
+		if has, _, right := decodeSlot(value); ok && right && has%ringSize == seq%ringSize && has > o.saved.acked {
+			o.slots[has%ringSize] = slot{seq: has, kept: true}
+			o.last = max(o.last, has)
+		}
+	}
+	o.first = o.saved.acked + 1
+	if o.last >= ringSize {
+		o.first = max(o.first, o.last-ringSize+1)
+	}
+	return nil
+}
+
+// marks are what a ring has beside its panes.
+type marks struct {
+	acked uint64 // the stream has all up to here, or they are gone
+	last  uint64
+}
+
+func (m marks) encode() []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, m.acked), m.last)
+}
+
+func decodeMarks(value []byte) (m marks, ok bool) {
+	if len(value) != 16 {
+		return marks{}, false
+	}
+	return marks{binary.BigEndian.Uint64(value), binary.BigEndian.Uint64(value[8:])}, true
 }
 
 // isToken tells whether a boot identity is one that Outgoing made.
@@ -318,7 +357,6 @@ func (o *Outgoing) keep(ctx context.Context) {
 		o.mu.Unlock()
 		close(ended)
 	}()
-	saved, _ := o.bounds()
 	failures := 0
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -336,13 +374,13 @@ func (o *Outgoing) keep(ctx context.Context) {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
 			defer cancel()
-			if err := o.catchUp(last, &saved); err != nil {
+			if err := o.catchUp(last); err != nil {
 				o.l.log.Warn("panes that wait for the fleet were not stored before the end", zap.Error(err))
 			}
 			return
 		}
 		again := saveEvery
-		if err := o.catchUp(ctx, &saved); err == nil {
+		if err := o.catchUp(ctx); err == nil {
 			failures = 0
 		} else if ctx.Err() == nil {
 			if failures++; failures == 1 {
@@ -355,7 +393,7 @@ func (o *Outgoing) keep(ctx context.Context) {
 }
 
 // catchUp puts what is only in memory, the oldest first, and then what is known of the stream.
-func (o *Outgoing) catchUp(ctx context.Context, saved *uint64) error {
+func (o *Outgoing) catchUp(ctx context.Context) error {
 	if !o.keptID {
 		if err := o.putValue(ctx, keyBoot, []byte(o.boot)); err != nil {
 			return err
@@ -376,14 +414,15 @@ func (o *Outgoing) catchUp(ctx context.Context, saved *uint64) error {
 		}
 		o.mu.Unlock()
 	}
-	first, _ := o.bounds()
-	if first == *saved {
+	first, last := o.bounds()
+	now := marks{first - 1, last}
+	if now == o.saved {
 		return nil
 	}
-	if err := o.putValue(ctx, keyAcked, binary.BigEndian.AppendUint64(nil, first-1)); err != nil {
+	if err := o.putValue(ctx, keyMarks, now.encode()); err != nil {
 		return err
 	}
-	*saved = first
+	o.saved = now
 	return nil
 }
 

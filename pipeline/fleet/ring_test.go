@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -16,16 +17,25 @@ import (
 
 // A mapKV is a disk that is fast enough to be tried in thousands of ways.
 type mapKV struct {
+	mu     sync.Mutex
 	values map[string][]byte
 	isSick bool
+	gets   int // calls of Get
 }
 
+func newMapKV() *mapKV { return &mapKV{values: map[string][]byte{}} }
+
 func (k *mapKV) Get(_ context.Context, key string) ([]byte, bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.gets++
 	v, ok := k.values[key]
 	return v, ok, nil
 }
 
 func (k *mapKV) Put(_ context.Context, key string, value []byte) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.isSick {
 		return errFull
 	}
@@ -39,10 +49,10 @@ func (k *mapKV) Put(_ context.Context, key string, value []byte) error {
 func TestRingKeepsItsPromise(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ctx := context.Background()
-		kv := &mapKV{values: map[string][]byte{}}
+		kv := newMapKV()
 		// A ring that has gone round nearly once, without the time that takes.
 		start := rapid.SampledFrom([]uint64{0, ringSize - 3, 5*ringSize + 1}).Draw(t, "start")
-		kv.values[keyAcked] = binary.BigEndian.AppendUint64(nil, start)
+		kv.values[keyBoot], kv.values[keyMarks] = []byte("boot"), marks{start, start}.encode()
 		l := &Link{log: zap.NewNop(), m: newMetrics(nil)}
 		var o *Outgoing
 		open := func() {
@@ -55,13 +65,10 @@ func TestRingKeepsItsPromise(t *testing.T) {
 		open()
 		sent, first := start, start+1 // the highest that was sent; the lowest that waits
 		want := map[uint64][]byte{}
-		catchUp := func() {
-			var saved uint64
-			_ = o.catchUp(ctx, &saved)
-		}
+		catchUp := func() { _ = o.catchUp(ctx) }
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
-				for range rapid.SampledFrom([]int{1, 3, 70, 730}).Draw(t, "n") {
+				for range rapid.SampledFrom([]int{1, 3, 70, 250}).Draw(t, "n") {
 					o.Add(func(seq uint64) []byte {
 						if seq <= sent {
 							t.Fatalf("pane %d comes after %d was sent", seq, sent)
@@ -118,7 +125,7 @@ func near(low, last uint64) []uint64 {
 func TestRingAfterAKill(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ctx := context.Background()
-		kv := &mapKV{values: map[string][]byte{}}
+		kv := newMapKV()
 		l := &Link{log: zap.NewNop(), m: newMetrics(nil)}
 		added := rapid.IntRange(0, 1500).Draw(t, "added")
 		acked := uint64(rapid.IntRange(0, added).Draw(t, "acked"))
@@ -130,10 +137,18 @@ func TestRingAfterAKill(t *testing.T) {
 		for range added {
 			o.Add(func(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) })
 		}
+		if rapid.Bool().Draw(t, "early") {
+			if err := o.catchUp(ctx); err != nil {
+				t.Fatal(err)
+			}
+			for range min(added, 10) {
+				o.Add(func(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) })
+			}
+			added += min(added, 10)
+		}
 		o.done(acked)
 		if rapid.Bool().Draw(t, "saved") {
-			var saved uint64
-			if err := o.catchUp(ctx, &saved); err != nil {
+			if err := o.catchUp(ctx); err != nil {
 				t.Fatal(err)
 			}
 		} else {
@@ -144,6 +159,35 @@ func TestRingAfterAKill(t *testing.T) {
 			t.Fatalf("%d wait of %d, the last is %d: %v", again.Waiting(), added-int(acked), again.last, err)
 		}
 	})
+}
+
+// An orderly restart reads a tenth of the ring: with the largest panes all of it has 720 MiB.
+func TestRingIsOpenedQuickly(t *testing.T) {
+	ctx := t.Context()
+	kv := newMapKV()
+	l := &Link{log: zap.NewNop(), m: newMetrics(nil)}
+	for range 2 {
+		o, err := l.Outgoing(ctx, kv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.ended = make(chan struct{})
+		for range 3 * ringSize {
+			o.Add(func(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) })
+		}
+		o.done(o.last - 5)
+		if err := o.catchUp(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := kv.gets
+	o, err := l.Outgoing(ctx, kv)
+	if err != nil || o.Waiting() != 5 || o.last != 6*ringSize {
+		t.Errorf("%d wait up to %d: %v", o.Waiting(), o.last, err)
+	}
+	if n := kv.gets - before; n > inMemory+10 {
+		t.Errorf("%d values were read", n)
+	}
 }
 
 func FuzzAnswer(f *testing.F) {

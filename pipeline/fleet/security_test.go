@@ -30,7 +30,7 @@ func TestRightsOfANode(t *testing.T) {
 	agg := connect(t, "", "agg", as(aggSeed), func(c *Config) { c.URL, c.Server = "", srv })
 	agg.declare(StreamConfig{MaxAge: time.Hour})
 	node := connect(t, srv.Addr(), "lb1", as(oneSeed))
-	o := node.outgoing(openKV(t, t.TempDir()))
+	o := node.outgoing(newMapKV())
 	run(t, o)
 	o.Add(pane(10))
 	drained(t, o)
