@@ -61,7 +61,8 @@ func (c *lineCost) pass(tb testing.TB) {
 
 var lineCostFormats = []struct{ format, name string }{
 	{"nginx", "nginx_combined"}, {"nginx_extended", "nginx_extended"}, {"nginx_extended", "auto"},
-	{"ingress_nginx", "ingress_nginx"}, {"alb", "alb"},
+	{"ingress_nginx", "ingress_nginx"}, {"alb", "alb"}, {"traefik_json", "traefik_json"}, {"caddy_json", "caddy_json"},
+	{"envoy_json", "envoy_json"},
 }
 
 // BenchmarkLine is the cost of a line from bytes to pane: frame, parse, enrich, count.
