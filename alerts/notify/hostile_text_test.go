@@ -3,8 +3,10 @@ package notify
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -62,6 +64,11 @@ func TestHostileTextInEveryOutput(t *testing.T) {
 	a.Evidence.Route, a.Evidence.Samples = long, []string{hostile}
 	a.Evidence.TopAgents = []detectors.Count{{Key: hostile, Count: 1}}
 	a.Annotations = map[string]string{"summary": hostile, "evidence": hostile, "y\x1b\n": hostile}
+	for _, kind := range Kinds() {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(outputs)), func(name string) bool { return name == kind || strings.HasPrefix(name, kind+" ") }) {
+			t.Errorf("the notifier %s has no row in outputs", kind)
+		}
+	}
 	for name, output := range outputs {
 		out := output(t, a)
 		if len(out) > 64<<10 {
