@@ -104,29 +104,26 @@ func (l *Link) Outgoing(ctx context.Context, kv KV) (*Outgoing, error) {
 // load finds what is in the KV. There are no gaps of any length behind the saved marks: a disk that was sick has them
 // saved when it is well again.
 func (o *Outgoing) load(ctx context.Context) error {
-	value, ok, err := o.kv.Get(ctx, keyMarks)
+	value, _, err := o.kv.Get(ctx, keyMarks)
 	if err != nil {
 		return err
 	}
-	o.saved, ok = decodeMarks(value)
-	from, enough := o.saved.acked+1, uint64(inMemory)
+	o.saved = decodeMarks(value)
+	from := o.saved.acked + 1
 	o.last = max(o.saved.acked, o.saved.last)
 	if o.last >= ringSize {
 		from = max(from, o.last-ringSize+1)
 	}
-	if !ok {
-		from, enough = 0, ringSize
-	}
 	for i := range uint64(ringSize) {
 		seq := from + i
-		if seq > o.last+enough {
+		if seq > o.last+inMemory {
 			break
 		}
 		value, ok, err := o.kv.Get(ctx, slotKey(seq%ringSize))
 		if err != nil {
 			return err
 		}
-		if has, _, right := decodeSlot(value); ok && right && has%ringSize == seq%ringSize && has > o.saved.acked {
+		if has, _, right := decodeSlot(value); ok && right && has%ringSize == seq%ringSize {
 			o.slots[has%ringSize] = slot{seq: has, kept: true}
 			o.last = max(o.last, has)
 		}
@@ -148,11 +145,12 @@ func (m marks) encode() []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, m.acked), m.last)
 }
 
-func decodeMarks(value []byte) (m marks, ok bool) {
+// decodeMarks gives none for what is no marks: the ring itself is looked at then.
+func decodeMarks(value []byte) marks {
 	if len(value) != 16 {
-		return marks{}, false
+		return marks{}
 	}
-	return marks{binary.BigEndian.Uint64(value), binary.BigEndian.Uint64(value[8:])}, true
+	return marks{binary.BigEndian.Uint64(value), binary.BigEndian.Uint64(value[8:])}
 }
 
 // isToken tells whether a boot identity is one that Outgoing made.
@@ -256,15 +254,11 @@ func (o *Outgoing) putWithin(seq uint64, data []byte) error {
 	}
 }
 
-// forget takes a pane out of memory, where it may be the only one there is.
+// forget takes a pane out of memory, where it may be the only one there is: when its turn comes it is missing then, and
+// counted.
 func (o *Outgoing) forget(seq uint64) {
-	s := &o.slots[seq%ringSize]
-	if s.seq != seq || s.data == nil {
-		return
-	}
-	s.data = nil
-	if !s.kept {
-		s.seq = 0 // when its turn comes it is missing, and counted
+	if s := &o.slots[seq%ringSize]; s.seq == seq {
+		s.data = nil
 	}
 }
 
