@@ -102,6 +102,8 @@ func (c *Comparison) judge(a, b *Entry) {
 		say(NotComparable, "nobody was hurt, and it was only %s times as large: too small to tell", short(worse))
 	case b.Severity == "" && worse < 1:
 		say(NotComparable, "no alert fired, and the busiest minute was only %s times as busy: whether the same requests came is not known", short(worse))
+	case b.Severity == "":
+		say(Held, "its busiest minute was %s times as busy, and no alert fired; that the same requests were among them is not known", short(worse))
 	case !b.hurt():
 		say(Held, "it was %s times as large and hurt nobody", short(worse))
 	case !a.hurt() && !c.Noted():

@@ -186,7 +186,7 @@ func TestCompare(t *testing.T) {
 		{"it goes on", ongoing, NotComparable, "goes on"},
 		{"another site", elsewhere, NotComparable, "different sites"},
 		{"a quiet time", quiet, NotComparable, "whether the same requests came is not known"},
-		{"a busier time without an alert", busier, Held, "3.89 times as large"},
+		{"a busier time without an alert", busier, Held, "3.89 times as busy, and no alert fired; that the same requests"},
 		{"the earlier one hurt nobody", entry(400, Info, "/checkout/{int}", 3600, 28000, 0, 0, 0), DidNotHold, "the earlier one hurt nobody, this one did"},
 		{"the earlier one hurt nobody, and nothing was done", entry(800, Info, "/checkout/{int}", 3600, 28000, 0, 0, 0), NotComparable, "no fix between the two is noted"},
 		{"itself", first, NotComparable, "one and the same"},
