@@ -132,7 +132,7 @@ bench: ## every benchmark; BENCH is a pattern
 	@go test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
 bench-peers: debian-peers ## whole programs side by side on generated logs, as a Markdown table: squall, mawk, GoAccess, mtail, fail2ban
-	@go test -tags peers -run '^TestPeers$$' -timeout 20m -v ./cmd/squall
+	@go test -tags peers -run '^TestPeers$$' -timeout 40m -v ./cmd/squall
 
 readme: ## write the README's tables, deploy/reference and the schema anew from the code's
 	@go test -run 'TestReadmeTables|TestReferenceIs|TestSchemaIs' ./cmd/squall -write-readme
