@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // doctored gives what the doctor says of a configuration.
@@ -125,9 +126,10 @@ func TestDoctorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
-	sealed := httptest.NewTLSServer(http.NotFoundHandler())
+	sealed := httptest.NewUnstartedServer(http.NotFoundHandler())
+	sealed.Config.ErrorLog = zap.NewStdLog(zap.NewNop())
+	sealed.StartTLS()
 	defer sealed.Close()
-	sealed.Config.ErrorLog = log.New(io.Discard, "", 0)
 	for _, c := range []struct{ url, do string }{
 		{"http://" + freeAddress(t), "nothing listens there"},
 		{sealed.URL, "ca_file"},
