@@ -143,14 +143,7 @@ func TestFleetIsOneNode(t *testing.T) {
 			if want == "" {
 				t.Fatal("the storm raised nothing")
 			}
-			if got != want {
-				a, b := strings.Split(got, "\n"), strings.Split(want, "\n")
-				for i := range max(len(a), len(b)) {
-					if i >= len(a) || i >= len(b) || a[i] != b[i] {
-						t.Fatalf("%d and %d transitions; the first that differs:\n got %s\nwant %s", len(a), len(b), lineAt(a, i), lineAt(b, i))
-					}
-				}
-			}
+			sameLines(t, "the fleet", got, want)
 		})
 	}
 }

@@ -21,6 +21,7 @@ type fleetUnion struct {
 	from    uint64 // the stream's sequence to read from; 0: the oldest that is kept
 	through uint64 // reports up to here are read again
 	late    uint64 // as counted last
+	shown   uint64 // the last report that is shown
 }
 
 func newFleetUnion(a *aggregator, c *Config) *fleetUnion {
@@ -82,6 +83,7 @@ func (d *service) unite(ctx context.Context) error {
 		case m := <-messages:
 			d.hear(m)
 		case <-clock.C:
+			d.union.show(int64(d.config.Pane))
 		case err := <-ended:
 			if ctx.Err() != nil {
 				return nil
@@ -141,16 +143,7 @@ func (d *service) hear(m fleet.Message) {
 func (d *service) judged() {
 	u := d.union
 	nodes := u.panes.Nodes()
-	u.see(nodes, u.counts, int64(d.config.Pane))
 	u.m.delay.Set(float64(u.panes.Now()-d.judge.closed) / 1e9)
-	late := uint64(0)
-	for _, n := range nodes {
-		late += n.Late
-	}
-	if late > u.late {
-		u.m.late.Add(float64(late - u.late))
-	}
-	u.late = late
 	if time.Now().UnixNano()-u.panes.Now() > int64(d.config.Pane) {
 		return // it reads what lies behind: nobody is to rely on it yet
 	}
@@ -165,6 +158,24 @@ func (d *service) judged() {
 	if err != nil {
 		u.log.Debug("the nodes are not told", zap.Error(err))
 	}
+}
+
+// show shows what is known of the nodes, if any has told something since.
+func (u *fleetUnion) show(length int64) {
+	if u.shown == u.panes.Seq() {
+		return
+	}
+	u.shown = u.panes.Seq()
+	nodes := u.panes.Nodes()
+	u.see(nodes, u.counts, length)
+	late := uint64(0)
+	for _, n := range nodes {
+		late += n.Late
+	}
+	if late > u.late { // a node that is forgotten takes its count with it
+		u.m.late.Add(float64(late - u.late))
+	}
+	u.late = late
 }
 
 // readCover believes nothing.
