@@ -48,19 +48,18 @@ type Union struct {
 	cfg     UnionConfig
 	length  int64
 	members map[string]*member
-	open    map[int64]map[string]*Report // by start of the pane and node
-	bytes   int                          // of open
-	now     int64                        // ns: the newest time of arrival
-	since   int64                        // ns: of the first
-	seq     uint64                       // of the report at hand, by its carrier
+	open    map[int64]*gathering // by start of the pane
+	bytes   int                  // of open
+	now     int64                // ns: the newest time of arrival
+	since   int64                // ns: of the first
+	seq     uint64               // of the report at hand, by its carrier
 	started bool
 	next    int64 // start of the next pane to hand out, once started
 	empty   int   // panes handed out in a row that nobody told of
 	leads   []lead
 	marks   []mark
-	first   map[int64]uint64             // by start of an open pane: the carrier's number of its first report
-	pending Coverage                     // of reports that came too late
-	past    map[int64]map[string]*Report // reports that are read again, by start of a pane that was handed out
+	pending Coverage             // of reports that came too late
+	past    map[int64]*gathering // reports that are read again, by start of a pane that was handed out
 }
 
 // member is what is known of one node.
@@ -102,7 +101,7 @@ const (
 func NewUnion(cfg UnionConfig) *Union {
 	cfg.fill()
 	return &Union{
-		cfg: cfg, length: int64(cfg.Pane), members: map[string]*member{}, open: map[int64]map[string]*Report{}, first: map[int64]uint64{},
+		cfg: cfg, length: int64(cfg.Pane), members: map[string]*member{}, open: map[int64]*gathering{},
 	}
 }
 
@@ -147,6 +146,7 @@ func (u *Union) Take(node string, r *Report, seq uint64, at int64) {
 		u.leads = append(u.leads, lead{m.Frontier, u.now})
 	}
 	u.forget()
+	u.gather(node, r.Start)
 }
 
 // Refuse notes that a message of a node could not be read.
@@ -199,19 +199,26 @@ func (m *member) lacked(start int64) bool {
 
 // keep holds a report until its pane is handed out: of one node and pane, the newest.
 func (u *Union) keep(node string, r *Report) {
-	of := u.open[r.Start]
-	if of == nil {
-		of = map[string]*Report{}
-		u.open[r.Start], u.first[r.Start] = of, u.seq
+	g := u.open[r.Start]
+	if g == nil {
+		g = newGathering(r.Start, r.End, u.seq)
+		u.open[r.Start] = g
 	}
-	if old := of[node]; old != nil {
-		if old.Boot > r.Boot || old.Boot == r.Boot && old.Seq >= r.Seq {
+	u.bytes += g.put(node, r)
+}
+
+// gather adds up the part of a pane that a node belongs to, if all that are waited for have told.
+func (u *Union) gather(node string, start int64) {
+	g, part := u.open[start], partOf(node)
+	if g == nil {
+		return
+	}
+	for name, m := range u.members {
+		if partOf(name) == part && !m.Absent && !m.Left && m.First <= start && g.reports[name] == nil {
 			return
 		}
-		u.bytes -= old.Size()
 	}
-	of[node] = r
-	u.bytes += r.Size()
+	g.add(part, &u.cfg.Caps)
 }
 
 // follow moves the frontier over the reports that came without a hole. After a hole it waits for what is missing, unless
@@ -271,17 +278,16 @@ func (u *Union) Next() (p *Pane, absent []string) {
 	for len(u.leads) > 1 && u.leads[0].End < u.next+u.length && u.leads[0].At+int64(u.cfg.Lateness) < u.now {
 		u.leads = u.leads[1:]
 	}
-	reports := u.open[start]
-	for _, r := range reports {
-		u.bytes -= r.Size()
-	}
-	if u.empty++; len(reports) > 0 {
+	g := u.open[start]
+	if u.empty++; g != nil {
 		u.empty = 0
+	} else {
+		g = newGathering(start, u.next, u.seq)
 	}
-	p, absent = u.merge(start, reports)
-	u.note(mark{start, cmp.Or(u.first[start], u.seq), u.seq, len(absent)})
+	u.bytes -= g.size()
+	p, absent = u.merge(g)
+	u.note(mark{start, g.first, u.seq, len(absent)})
 	delete(u.open, start)
-	delete(u.first, start)
 	p.Jump = jump
 	p.Coverage.add(&u.pending)
 	u.pending = Coverage{}
@@ -382,50 +388,24 @@ func (u *Union) note(m mark) {
 }
 
 // merge adds up the reports of one pane, and notes who has not told.
-func (u *Union) merge(start int64, reports map[string]*Report) (p *Pane, absent []string) {
-	p, broken := mergeReports(start, start+u.length, reports, &u.cfg.Caps)
+func (u *Union) merge(g *gathering) (p *Pane, absent []string) {
+	p, broken := g.sum(&u.cfg.Caps)
 	for _, name := range slices.Sorted(maps.Keys(u.members)) {
 		m := u.members[name]
 		switch why := broken[name]; {
 		case why != "":
 			m.Broken = why
-		case reports[name] != nil:
+		case g.reports[name] != nil:
 			m.Broken = ""
 			continue
-		case m.Left, start < m.First:
+		case m.Left, g.start < m.First:
 			continue
 		}
 		absent = append(absent, name)
-		m.Lacked = append(m.Lacked[max(0, len(m.Lacked)+1-maxLacked):], start)
+		m.Lacked = append(m.Lacked[max(0, len(m.Lacked)+1-maxLacked):], g.start)
 	}
 	p.Coverage.Absent = uint64(len(absent))
 	return p, absent
-}
-
-// mergeReports adds up in the order of the nodes' names: a summary of heavy hitters depends on it. It tells which reports
-// are none, and why.
-func mergeReports(start, end int64, reports map[string]*Report, caps *Config) (p *Pane, broken map[string]string) {
-	p = &Pane{Start: start, End: end, Sites: map[string]*Site{}, Heard: map[string]*Heard{}}
-	for _, name := range slices.Sorted(maps.Keys(reports)) {
-		part, err := reports[name].Pane()
-		if err != nil {
-			if broken == nil {
-				broken = map[string]string{}
-			}
-			broken[name] = err.Error()
-			continue
-		}
-		heard := part.Heard
-		part.Heard = make(map[string]*Heard, len(heard))
-		for source, h := range heard {
-			part.Heard[name+"/"+source] = h
-		}
-		part.Coverage.Nodes, part.Coverage.Absent = 1, 0
-		Merge(p, part)
-	}
-	p.bound(caps)
-	p.shorten(caps)
-	return p, broken
 }
 
 // A NodeState is what a Union knows of a node.

@@ -26,9 +26,9 @@ type unionState struct {
 // Snapshot writes the state, in a form that Restore reads.
 func (u *Union) Snapshot() ([]byte, error) {
 	s := unionState{u.members, u.now, u.since, u.seq, u.started, u.next, u.empty, u.leads, u.marks, 0, u.pending}
-	for _, seq := range u.first {
-		if s.Open == 0 || seq < s.Open {
-			s.Open = seq
+	for _, g := range u.open {
+		if s.Open == 0 || g.first < s.Open {
+			s.Open = g.first
 		}
 	}
 	var b bytes.Buffer
@@ -51,7 +51,7 @@ func (u *Union) Restore(state []byte, from int64) (seq uint64, err error) {
 	if u.members == nil {
 		u.members = map[string]*member{}
 	}
-	u.past = map[int64]map[string]*Report{}
+	u.past = map[int64]*gathering{}
 	seq = u.seq + 1
 	if s.Open > 0 {
 		seq = min(seq, s.Open)
@@ -59,7 +59,7 @@ func (u *Union) Restore(state []byte, from int64) (seq uint64, err error) {
 	for _, m := range u.marks {
 		if m.Start+u.length > from {
 			seq = min(seq, m.From)
-			u.past[m.Start] = map[string]*Report{}
+			u.past[m.Start] = newGathering(m.Start, m.Start+u.length, m.From)
 		}
 	}
 	return seq, nil
@@ -77,13 +77,13 @@ func (u *Union) Recall(node string, r *Report, seq uint64) {
 		u.seq = now
 		return
 	}
-	of := u.past[r.Start]
-	if of == nil {
+	g := u.past[r.Start]
+	if g == nil {
 		return
 	}
 	for _, m := range u.marks {
-		if old := of[node]; m.Start == r.Start && seq <= m.Through && (old == nil || old.Boot < r.Boot || old.Boot == r.Boot && old.Seq < r.Seq) {
-			of[node] = r
+		if m.Start == r.Start && seq <= m.Through {
+			g.put(node, r)
 		}
 	}
 }
@@ -91,11 +91,11 @@ func (u *Union) Recall(node string, r *Report, seq uint64) {
 // Recalled hands out the panes again that were handed out before the snapshot, as they were, in order.
 func (u *Union) Recalled(each func(p *Pane)) {
 	for _, m := range u.marks {
-		reports, wanted := u.past[m.Start]
-		if !wanted {
+		g := u.past[m.Start]
+		if g == nil {
 			continue
 		}
-		p, _ := mergeReports(m.Start, m.Start+u.length, reports, &u.cfg.Caps)
+		p, _ := g.sum(&u.cfg.Caps)
 		p.Coverage.Absent = uint64(m.Absent)
 		each(p)
 		delete(u.past, m.Start)
