@@ -142,10 +142,7 @@ func newAggregator(ctx context.Context, s *server, c *Config, reg prometheus.Reg
 		if err != nil {
 			return nil, err
 		}
-		a.server = srv
-		if cfg.URL == "" {
-			cfg.URL = "nats://" + srv.Addr()
-		}
+		a.server, cfg.Server = srv, srv
 	}
 	var err error
 	if a.link, err = fleet.Connect(cfg); err != nil {
@@ -215,7 +212,7 @@ func (a *aggregator) declare(ctx context.Context, length time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	err := a.link.Declare(ctx, fleet.StreamConfig{
-		MaxAge: a.config.MaxAge, Replicas: a.replicas(), MaxPerNode: perNode * int64(a.config.MaxAge/length),
+		MaxAge: a.config.MaxAge, MaxBytes: int64(a.config.MaxBytes), Replicas: a.replicas(), MaxPerNode: perNode * int64(a.config.MaxAge/length),
 	})
 	if err != nil {
 		return err

@@ -279,7 +279,7 @@ func defaults() *Config {
 		Loki:         loki.DefaultConfig(),
 		Notify:       []NotifyConfig{{Type: "stdout", Kind: newKind("stdout", stdoutNode, notifyKeys)}},
 		Web:          WebConfig{Listen: "127.0.0.1:9177"},
-		Fleet:        FleetConfig{Cluster: "default", Lateness: 30 * time.Second, MaxAge: 3 * time.Hour},
+		Fleet:        FleetConfig{Cluster: "default", Lateness: 30 * time.Second, MaxAge: 3 * time.Hour, MaxBytes: 2 << 30},
 	}
 }
 

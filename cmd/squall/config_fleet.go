@@ -12,6 +12,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/squall-sre/squall/pipeline"
 	"github.com/squall-sre/squall/pipeline/fleet"
 )
 
@@ -30,9 +31,10 @@ type FleetConfig struct {
 
 	// Of squall aggregate alone.
 	Lateness time.Duration     `yaml:"lateness"` // how long a pane waits for the nodes that have not told of it
-	MaxAge   time.Duration     `yaml:"max_age"`  // how long the stream keeps panes
-	Replicas int               `yaml:"replicas"` // servers that keep the stream; 0: as many as fleet.server has routes
-	Embedded bool              `yaml:"embedded"` // the aggregator is the NATS server, too
+	MaxAge   time.Duration     `yaml:"max_age"`   // how long the stream keeps panes
+	MaxBytes pipeline.ByteSize `yaml:"max_bytes"` // of panes that the stream keeps; the oldest go first
+	Replicas int               `yaml:"replicas"`  // servers that keep the stream; 0: 3 where fleet.server has two routes or more, else 1
+	Embedded bool              `yaml:"embedded"`  // the aggregator is the NATS server, too
 	Server   FleetServerConfig `yaml:"server"`
 }
 
@@ -117,6 +119,9 @@ func (c *Config) checkFleet(errs *configErrors) {
 	}
 	if f.MaxAge < time.Hour {
 		errs.add(at("max_age"), "fleet.max_age is %s: what is looked at when an aggregator starts anew must be kept, 1h at least", shortDuration(f.MaxAge))
+	}
+	if f.MaxBytes < 16<<20 {
+		errs.add(at("max_bytes"), "fleet.max_bytes is less than 16MiB: a pane of a busy node takes some hundred KiB")
 	}
 	if !slices.Contains([]int{0, 1, 3, 5}, f.Replicas) {
 		errs.add(at("replicas"), "fleet.replicas is %d: write 1, 3 or 5, or nothing", f.Replicas)

@@ -93,7 +93,7 @@ func (n *fleetNode) run(ctx context.Context) error {
 	for {
 		err := n.open(ctx)
 		if err == nil {
-			return n.out.Run(ctx)
+			return n.send(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -101,6 +101,20 @@ func (n *fleetNode) run(ctx context.Context) error {
 		case <-time.After(time.Second):
 		}
 	}
+}
+
+// send sends until ctx ends, and then what waits still, for a moment: the rest is sent after the next start.
+func (n *fleetNode) send(ctx context.Context) error {
+	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	go func() {
+		<-ctx.Done()
+		for deadline := time.Now().Add(stopGrace); n.out.Waiting() > 0 && time.Now().Before(deadline); {
+			time.Sleep(20 * time.Millisecond)
+		}
+		stop()
+	}()
+	return n.out.Run(sending)
 }
 
 // open finds what was left to tell. A node that starts anew has a higher boot than before, whatever its clock says.
