@@ -148,7 +148,7 @@ clean: ## remove bin/ and .cache/
 	@rm -rf bin $(CACHE)
 
 help: ## this text
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9 -]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 debian-test:
 	@.ci/debian $(TEST_PACKAGES)
