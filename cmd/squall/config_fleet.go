@@ -35,7 +35,7 @@ type FleetConfig struct {
 	MaxBytes pipeline.ByteSize `yaml:"max_bytes"` // of panes that the stream keeps; the oldest go first
 	Replicas int               `yaml:"replicas"`  // servers that keep the stream; 0: 3 where fleet.server has two routes or more, else 1
 	Embedded bool              `yaml:"embedded"`  // the aggregator is the NATS server, too
-	Server   FleetServerConfig `yaml:"server"`
+	Server   FleetServerConfig `yaml:"server"`    // its settings, where embedded
 }
 
 // FleetServerConfig is the NATS server that an aggregator embeds.
