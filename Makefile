@@ -52,7 +52,7 @@ OUT      ?= bin
 export LOGS
 
 .DEFAULT_GOAL := all
-.PHONY: all build run vet lint test fuzz bench bench-peers eval readme dashboards fmt clean help debian-test debian-lint debian-peers kube-apiserver test-k8s torture \
+.PHONY: all build run vet lint test fuzz bench bench-peers eval readme dashboards fmt clean help debian-test debian-lint debian-peers kube-apiserver test-k8s torture torture-fleet bench-fleet \
         deb rpm stage release test-packages debian-packages
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
@@ -73,6 +73,12 @@ test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) $(CACHE)/versitygw@$(V
 
 torture: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the long versions: rotation, kills, stores and disks that fail
 	@go test -tags torture -run Torture -timeout 25m -v ./pipeline/source ./cmd/squall
+
+torture-fleet: ## three aggregators that are their NATS servers, and four nodes: killed, frozen, started anew in a storm
+	@go test -tags torture -run 'TestTortureFleet$$' -timeout 15m -v ./cmd/squall
+
+bench-fleet: ## what adding up the panes of 10, 100 and 1,000 nodes costs on one processor
+	@go test -run '^$$' -bench BenchmarkUnion -benchtime 2x -cpu 1 ./detectors/pane
 
 kube-apiserver: $(CACHE)/kubernetes@$(KUBERNETES) ## build the API server of test-k8s
 

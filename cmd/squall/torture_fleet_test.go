@@ -1,0 +1,176 @@
+//go:build torture
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// freePorts finds ports that nobody listens on.
+func freePorts(t *testing.T, n int) (ports []int) {
+	t.Helper()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+// A small fleet: three aggregators that are a NATS cluster, and nodes that tail logs.
+type smallFleet struct {
+	t           *testing.T
+	aggregators []*program
+	nodes       []*program
+	dirs        []string // of the aggregators, then of the nodes
+	logs        []string
+	told        []string // what the aggregators told before they were killed
+}
+
+const (
+	fleetServers = 3
+	fleetNodes   = 4
+)
+
+func startSmallFleet(t *testing.T) *smallFleet {
+	t.Helper()
+	f := &smallFleet{t: t, told: make([]string, fleetServers)}
+	ports := freePorts(t, 2*fleetServers)
+	var routes, urls []string
+	for i := range fleetServers {
+		routes = append(routes, fmt.Sprintf("nats-route://127.0.0.1:%d", ports[fleetServers+i]))
+		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", ports[i]))
+	}
+	for i := range fleetServers {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "squall.yaml"), fmt.Sprintf(`spool: {dir: %s/spool}
+notify: [{type: stdout, format: json}]
+fleet:
+  embedded: true
+  node: agg-%d
+  lateness: 5s
+  server: {listen: "127.0.0.1:%d", cluster_listen: "127.0.0.1:%d", routes: [%s]}
+%s`, dir, i, ports[i], ports[fleetServers+i], strings.Join(routes, ", "), compressed))
+		f.dirs = append(f.dirs, dir)
+		f.aggregators = append(f.aggregators, f.start(i))
+	}
+	for i := range fleetNodes {
+		dir := t.TempDir()
+		log := filepath.Join(dir, "access.log")
+		write(t, log, "")
+		write(t, filepath.Join(dir, "squall.yaml"), fileYAML(log, filepath.Join(dir, "spool"), fmt.Sprintf(`
+notify: [{type: stdout, format: json}]
+fleet: {nats: "%s", node: n%d, lateness: 5s}
+`, strings.Join(urls, ","), i)))
+		f.dirs, f.logs = append(f.dirs, dir), append(f.logs, log)
+		f.nodes = append(f.nodes, runSquall(t, dir, surroundings{}))
+	}
+	for _, p := range f.aggregators {
+		p.await()
+	}
+	return f
+}
+
+// start starts an aggregator; it is ready when most of the others are there.
+func (f *smallFleet) start(i int) *program {
+	return launch(f.t, surroundings{}, "aggregate", "--config", filepath.Join(f.dirs[i], "squall.yaml"), "--web.listen-address", "127.0.0.1:0")
+}
+
+// transcript is what an aggregator told over all its lives.
+func (f *smallFleet) transcript(i int) string { return f.told[i] + f.aggregators[i].transcript() }
+
+// all tells whether something holds of all aggregators.
+func (f *smallFleet) all(so func(i int) bool) func() bool {
+	return func() bool {
+		for i := range f.aggregators {
+			if !so(i) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+func (f *smallFleet) counted(n float64) func() bool {
+	return f.all(func(i int) bool {
+		code, _ := f.aggregators[i].get("/-/ready")
+		return code == http.StatusOK && f.aggregators[i].metric(`squall_fleet_nodes{state="counted"}`) == n
+	})
+}
+
+// TestTortureFleet: a storm that is below every node's threshold, over four nodes and three aggregators that are their
+// own NATS servers. Each aggregator is killed in its turn, a node is frozen, another is killed: one alert, from its
+// beginning to its end, told alike by all.
+func TestTortureFleet(t *testing.T) {
+	f := startSmallFleet(t)
+	var loggers []*logger
+	for _, log := range f.logs {
+		loggers = append(loggers, startLogger(t, log, "GET", 500*time.Millisecond))
+	}
+	within(t, 2*time.Minute, "all nodes are counted", f.counted(fleetNodes))
+	time.Sleep(20 * time.Second) // what is usual is learned
+	var storm []*logger
+	for _, log := range f.logs {
+		storm = append(storm, startLogger(t, log, "HEAD", 900*time.Millisecond))
+	}
+	fires := func(i int) bool { return strings.Contains(f.transcript(i), `"alert":"HeadStorm","state":"firing"`) }
+	within(t, 2*time.Minute, "all aggregators see the storm", f.all(fires))
+
+	for i := range f.aggregators {
+		f.told[i] += f.aggregators[i].transcript()
+		f.aggregators[i].kill()
+		time.Sleep(5 * time.Second)
+		f.aggregators[i] = f.start(i)
+		f.aggregators[i].await()
+		within(t, 2*time.Minute, "all nodes are counted again", f.counted(fleetNodes))
+	}
+	f.nodes[1].signal(syscall.SIGSTOP)
+	within(t, time.Minute, "a frozen node is missed", f.all(func(i int) bool { return f.aggregators[i].metric(`squall_fleet_nodes{state="counted"}`) < fleetNodes }))
+	f.nodes[1].signal(syscall.SIGCONT)
+	within(t, time.Minute, "it counts again", f.counted(fleetNodes))
+	f.nodes[2].kill()
+	f.nodes[2] = runSquall(t, f.dirs[fleetServers+2], surroundings{})
+	within(t, time.Minute, "a node that was killed counts again", f.counted(fleetNodes))
+
+	for _, l := range storm {
+		l.stop()
+	}
+	within(t, 2*time.Minute, "all aggregators tell of its end", f.all(func(i int) bool {
+		return strings.Contains(f.transcript(i), `"alert":"HeadStorm","state":"resolved"`)
+	}))
+	want := identities(t, f.transcript(0))
+	for i := range f.aggregators {
+		text := f.transcript(i)
+		if got := identities(t, text); !slices.Equal(got, want) {
+			t.Errorf("aggregator %d told\n%q, and the first\n%q", i, got, want)
+		}
+		n := 0
+		for _, s := range identities(t, text) {
+			if strings.Contains(s, "HeadStorm") {
+				n++
+			}
+		}
+		if n != 2 {
+			t.Errorf("aggregator %d told %d transitions of the storm, want its beginning and its end", i, n)
+		}
+	}
+	for i, p := range f.nodes {
+		if strings.Contains(p.transcript(), "HeadStorm") {
+			t.Errorf("node %d alone sees no storm, and told of one", i)
+		}
+	}
+	for _, l := range loggers {
+		l.stop()
+	}
+}
