@@ -48,12 +48,16 @@ type stage struct {
 	events []pipeline.Event
 	length int64 // seconds
 	cfg    Config
+	fleet  func(at int64) (nodes, absent uint64) // of the pane that begins at so many seconds; nil: there is none
 }
 
 func (s stage) play(t *testing.T) (changes []Detection, last *Result) {
 	t.Helper()
 	engine := s.engine(t)
 	for _, p := range s.panes() {
+		if s.fleet != nil {
+			p.Coverage.Nodes, p.Coverage.Absent = s.fleet((p.Start - base) / second)
+		}
 		last = engine.Close(p)
 		changes = append(changes, last.Changes...)
 	}
@@ -586,6 +590,13 @@ var harness = []struct {
 				e.Route == "/lists" && e.TopRoutes[0].Count == 200
 		},
 	},
+	{"three of eight nodes are cut off for five minutes", "nodes_absent", stage{length: 900, flows: []flow{organic}, fleet: func(at int64) (uint64, uint64) {
+		if at >= 300 && at < 600 {
+			return 5, 3
+		}
+		return 8, 0
+	}}, 350, 300, 680, func(e Evidence) bool { return e.Nodes.Get() == 8 && e.NodesAbsent.Get() > 1 && e.NodesAbsent.Get() <= 3 }},
+	{"one of forty nodes is cut off", "nodes_absent", stage{length: 900, flows: []flow{organic}, fleet: func(int64) (uint64, uint64) { return 39, 1 }}, -1, 0, 0, nil},
 	{"a limiter that answers 503", "error_burst", stage{length: 900, flows: []flow{organic, {300, 900, 600, func(i int, r *pipeline.Record) {
 		refusedPage(i, r)
 		r.Status = 503

@@ -30,7 +30,7 @@ type FleetConfig struct {
 	KeyFile         string `yaml:"key_file"`
 
 	// Of squall aggregate alone.
-	Lateness time.Duration     `yaml:"lateness"` // how long a pane waits for the nodes that have not told of it
+	Lateness time.Duration     `yaml:"lateness"`  // how long a pane waits for the nodes that have not told of it
 	MaxAge   time.Duration     `yaml:"max_age"`   // how long the stream keeps panes
 	MaxBytes pipeline.ByteSize `yaml:"max_bytes"` // of panes that the stream keeps; the oldest go first
 	Replicas int               `yaml:"replicas"`  // servers that keep the stream; 0: 3 where fleet.server has two routes or more, else 1

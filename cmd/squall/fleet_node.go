@@ -109,8 +109,14 @@ func (n *fleetNode) send(ctx context.Context) error {
 	defer stop()
 	go func() {
 		<-ctx.Done()
-		for deadline := time.Now().Add(stopGrace); n.out.Waiting() > 0 && time.Now().Before(deadline); {
-			time.Sleep(20 * time.Millisecond)
+		look, enough := time.NewTicker(20*time.Millisecond), time.After(stopGrace)
+		defer look.Stop()
+		for late := false; n.out.Waiting() > 0 && !late; {
+			select {
+			case <-look.C:
+			case <-enough:
+				late = true
+			}
 		}
 		stop()
 	}()

@@ -215,7 +215,7 @@ func peakMemory(cmd *exec.Cmd) (kib int, err error) {
 		}
 		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
 		if _, peak, found := strings.Cut(string(status), "\nVmHWM:"); found {
-			fmt.Sscan(peak, &kib)
+			_, _ = fmt.Sscan(peak, &kib) // it may have ended in the middle
 		}
 	}
 }

@@ -175,7 +175,7 @@ func TestUnionRestored(t *testing.T) {
 		}
 		rest, lacking := unite(t, again, reports[cut:])
 		differ(t, dump(append(slices.Clone(past), rest...)), dump(want))
-		if got := append(lacked, lacking...); !slices.Equal(got, lacks) {
+		if got := slices.Concat(lacked, lacking); !slices.Equal(got, lacks) {
 			t.Fatalf("absent %q, want %q", got, lacks)
 		}
 		differ(t, dump(late(recalled)), dump(late(past)))
