@@ -49,7 +49,7 @@ func startSmallFleet(t *testing.T) *smallFleet {
 	ports := freePorts(t, 2*fleetServers)
 	var routes, urls []string
 	for i := range fleetServers {
-		routes = append(routes, fmt.Sprintf("nats-route://127.0.0.1:%d", ports[fleetServers+i]))
+		routes = append(routes, fmt.Sprintf("%q", fmt.Sprintf("nats-route://127.0.0.1:%d", ports[fleetServers+i])))
 		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", ports[i]))
 	}
 	for i := range fleetServers {
