@@ -18,7 +18,10 @@ func TestChartsConfigurationIsUnderstood(t *testing.T) {
 	if err != nil || len(files) < 2 {
 		t.Fatalf("%q: %v", files, err)
 	}
-	env := func(name string) (string, bool) { return "node-1", name == "NODE_NAME" }
+	env := func(name string) (string, bool) {
+		value, known := map[string]string{"NODE_NAME": "node-1", "POD_NAME": "squall-aggregate-0"}[name]
+		return value, known
+	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -43,9 +46,11 @@ func TestChartsConfigurationIsUnderstood(t *testing.T) {
 			found[m.Name] = c
 		}
 		logs, watch := found["squall-logs"], found["squall-watch"]
-		if len(found) != 2 || logs == nil || watch == nil {
+		wanted := map[bool]int{true: 3, false: 2}[strings.Contains(file, "/fleet-")]
+		if len(found) != wanted || logs == nil || watch == nil {
 			t.Fatalf("%s: %d configurations", file, len(found))
 		}
+		checkChartsFleet(t, file, logs, watch, found["squall-aggregate"])
 		if logs.Fleet.Node != "node-1" || logs.Web.Listen != "0.0.0.0:9177" || logs.Sources[0].Type != "container" || watch.Sources[0].Type != "kubernetes" {
 			t.Errorf("%s: %+v %+v", file, logs, watch)
 		}
@@ -73,4 +78,29 @@ func TestChartKnowsTheKeys(t *testing.T) {
 	slices.Sort(want)
 	slices.Sort(got)
 	check(t, "keys of config in values.schema.json", strings.Join(got, " "), strings.Join(want, " "))
+}
+
+// checkChartsFleet holds that the workloads of a fleet are one: two nodes of different names, which connect by what the
+// aggregator lets in.
+func checkChartsFleet(t *testing.T, file string, logs, watch, judge *Config) {
+	t.Helper()
+	if judge == nil {
+		if logs.Fleet.on() || watch.Fleet.on() {
+			t.Errorf("%s: a fleet without an aggregator", file)
+		}
+		return
+	}
+	users := map[string]bool{}
+	for _, u := range judge.Fleet.Server.users() {
+		users[u.Node] = true
+	}
+	for _, node := range []*Config{logs, watch} {
+		if node.Fleet.NATS == "" || node.Fleet.Embedded || node.Fleet.Cluster != judge.Fleet.Cluster || node.Fleet.Lateness != judge.Fleet.Lateness ||
+			judge.Fleet.Embedded && !users[node.Fleet.Node] || node.hash(paneSections) != judge.hash(paneSections) {
+			t.Errorf("%s: %+v of %+v", file, node.Fleet, judge.Fleet)
+		}
+	}
+	if logs.Fleet.Node == watch.Fleet.Node || judge.Fleet.Node != "squall-aggregate-0" || len(judge.Sources) > 0 || !judge.Fleet.on() {
+		t.Errorf("%s: %s, %s and %+v", file, logs.Fleet.Node, watch.Fleet.Node, judge.Fleet)
+	}
 }

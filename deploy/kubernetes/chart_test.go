@@ -4,6 +4,7 @@ package kubernetes
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
+	policy "k8s.io/api/policy/v1"
 	rbac "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -30,11 +32,21 @@ const (
 	cluster = "--kube-version=1.37.0"
 )
 
-// renderings are what the goldens hold: the chart's own values, and all that is optional but the dashboards, which are
-// long and looked at elsewhere.
+// renderings are what the goldens hold: the chart's own values, all that is optional but the dashboards, which are long
+// and looked at elsewhere, and a fleet in both ways.
 var renderings = map[string][]string{
-	"default":    nil,
-	"everything": {"--values", "squall/ci/everything-values.yaml", "--set", "dashboards.enabled=false"},
+	"default":        nil,
+	"everything":     {"--values", "squall/ci/everything-values.yaml", "--set", "dashboards.enabled=false"},
+	"fleet-embedded": {"--values", "squall/ci/fleet-embedded-values.yaml"},
+	"fleet-external": {"--values", "squall/ci/fleet-external-values.yaml"},
+}
+
+// workloads is how many a rendering has.
+func workloads(name string) int {
+	if strings.HasPrefix(name, "fleet") {
+		return 3
+	}
+	return 2
 }
 
 // helm runs Helm, which knows no cluster here.
@@ -129,9 +141,117 @@ func TestValuesAreChecked(t *testing.T) {
 		"/logs/user/uid", "/logs/sources/0/type", "/probes/liveness/failureThreshold", "propertyName 'sources'", "propertyName 'spool'", "propertyName 'notfy'", "/config/notify/0/type",
 		"/logs/sources/1", "/logs/sources/2/paths", "/watch/namespaces/0", "/watch/podLabels/app.kubernetes.io", "/watch/resources/limits/memory", "properties 'limts' not allowed", "/fullnameOverride",
 		"/terminationGracePeriodSeconds", "/prometheusRule/groups/0", "properties 'replicas' not allowed", "/podMonitor/enabled",
+		"/fleet/mode", "/fleet/external/nats", "/fleet/external'", "/fleet/embedded/replicas", "/fleet/embedded/storage/size", "/fleet/embedded/nkeys/aggregate",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("nothing of %s in %s", want, out)
+		}
+	}
+}
+
+// TestFleetsAreWhole holds that the chart refuses a fleet which could not start, or which would let in anybody.
+func TestFleetsAreWhole(t *testing.T) {
+	embedded := []string{"--values", "squall/ci/fleet-embedded-values.yaml", "--set"}
+	for want, args := range map[string][]string{
+		"fleet.external.nats is empty":                  {"--set", "fleet.mode=external"},
+		"servers know each other by certificates":       append(embedded, "fleet.embedded.tlsSecret="),
+		"nodes are known by their NKeys":                append(embedded, "fleet.embedded.nkeySecret="),
+		"their public keys belong in":                   append(embedded, "fleet.embedded.nkeys.aggregate="),
+		"longer than 52 bytes":                          append(embedded, "fullnameOverride="+strings.Repeat("x", 48)),
+		"squall-nkeys\n            defaultMode: 0440\n": append(embedded, "fleet.embedded.tlsSecret=,fleet.embedded.replicas=1"), // that is whole
+	} {
+		out, err := helm(t, append([]string{"template", "squall", chart, cluster}, args...)...)
+		if whole := strings.Contains(want, "squall-nkeys"); (err == nil) != whole || !strings.Contains(out, want) {
+			t.Errorf("%q: %v, nothing of %q in %s", args, err, want, out)
+		}
+	}
+}
+
+// TestFleetFindsItself holds that nodes and servers meet: the names by which they connect are those that the headless
+// Service and the StatefulSet give to the Pods, at the ports that these and the NetworkPolicy open, and to nobody else.
+func TestFleetFindsItself(t *testing.T) {
+	var set *apps.StatefulSet
+	var service *core.Service
+	var allowed *networking.NetworkPolicy
+	configs := map[string]string{}
+	for _, o := range decode(t, render(t, renderings["fleet-embedded"]...)) {
+		switch o := o.(type) {
+		case *apps.StatefulSet:
+			set = o
+		case *core.Service:
+			service = o
+		case *networking.NetworkPolicy:
+			if strings.HasSuffix(o.Name, "-aggregate") {
+				allowed = o
+			}
+		case *core.ConfigMap:
+			configs[o.Name] = o.Data["squall.yaml"]
+		}
+	}
+	if service.Name != set.Spec.ServiceName || service.Spec.ClusterIP != core.ClusterIPNone || !service.Spec.PublishNotReadyAddresses || set.Spec.PodManagementPolicy != apps.ParallelPodManagement {
+		t.Errorf("%+v of %s", service.Spec, set.Spec.ServiceName)
+	}
+	for key, value := range service.Spec.Selector {
+		if set.Spec.Template.Labels[key] != value {
+			t.Errorf("the Service looks for %s=%s: %v", key, value, set.Spec.Template.Labels)
+		}
+	}
+	domain := service.Name + "." + service.Namespace + ".svc"
+	routes := configs["squall-aggregate"]
+	for i := range int(*set.Spec.Replicas) {
+		if route := fmt.Sprintf("- nats-route://%s-%d.%s:6222\n", set.Name, i, domain); !strings.Contains(routes, route) {
+			t.Errorf("no route %s in %s", route, routes)
+		}
+	}
+	for _, name := range []string{"squall-logs", "squall-watch"} {
+		if !strings.Contains(configs[name], "nats: nats://"+domain+":4222\n") || strings.Contains(configs[name], "server:") {
+			t.Errorf("%s: %s", name, configs[name])
+		}
+	}
+	opened := map[string]int32{}
+	for _, p := range set.Spec.Template.Spec.Containers[0].Ports {
+		opened[p.Name] = p.ContainerPort
+	}
+	if opened["nats"] != 4222 || opened["routes"] != 6222 {
+		t.Errorf("%v", opened)
+	}
+	from := map[string][]networking.NetworkPolicyPeer{}
+	for _, rule := range allowed.Spec.Ingress {
+		for _, p := range rule.Ports {
+			from[p.Port.StrVal] = rule.From
+		}
+	}
+	for port, labels := range map[string]int{"nats": 2, "routes": 3} { // this release's Pods; and of those the aggregators
+		if peers := from[port]; len(peers) != 1 || peers[0].NamespaceSelector != nil || len(peers[0].PodSelector.MatchLabels) != labels {
+			t.Errorf("%s: %+v", port, peers)
+		}
+	}
+}
+
+// TestNodesSeeTheirOwnSeed holds that a Pod's container has its own NKey of the Secret alone, and no server's key.
+func TestNodesSeeTheirOwnSeed(t *testing.T) {
+	for component, pod := range pods(decode(t, render(t, renderings["fleet-embedded"]...))) {
+		want := map[string]string{"logs": "$(NODE_NAME).nk", "watch": "watch.nk", "aggregate": "aggregate.nk"}[component]
+		seeds := 0
+		for _, m := range pod.Containers[0].VolumeMounts {
+			switch m.Name {
+			case "fleet-nkey":
+				if seeds++; m.SubPathExpr != want {
+					t.Errorf("%s: %+v", component, m)
+				}
+			case "fleet-tls":
+				if component != "aggregate" {
+					t.Errorf("%s: %+v", component, m)
+				}
+			}
+		}
+		if seeds != 1 {
+			t.Errorf("%s: %d seeds", component, seeds)
+		}
+		for _, v := range pod.Volumes {
+			if v.Name == "fleet-ca" && (len(v.Secret.Items) != 1 || v.Secret.Items[0].Key != "ca.crt") {
+				t.Errorf("%s: %+v", component, v)
+			}
 		}
 	}
 }
@@ -150,6 +270,8 @@ func documents(text string) (list []string) {
 var kinds = map[string]func() any{
 	"v1 ConfigMap": func() any { return new(core.ConfigMap) }, "v1 ServiceAccount": func() any { return new(core.ServiceAccount) },
 	"apps/v1 DaemonSet": func() any { return new(apps.DaemonSet) }, "apps/v1 Deployment": func() any { return new(apps.Deployment) },
+	"apps/v1 StatefulSet": func() any { return new(apps.StatefulSet) }, "v1 Service": func() any { return new(core.Service) },
+	"policy/v1 PodDisruptionBudget":                   func() any { return new(policy.PodDisruptionBudget) },
 	"rbac.authorization.k8s.io/v1 ClusterRole":        func() any { return new(rbac.ClusterRole) },
 	"rbac.authorization.k8s.io/v1 ClusterRoleBinding": func() any { return new(rbac.ClusterRoleBinding) },
 	"rbac.authorization.k8s.io/v1 Role":               func() any { return new(rbac.Role) },
@@ -188,6 +310,8 @@ func pods(objects []any) map[string]core.PodSpec {
 		switch o := o.(type) {
 		case *apps.DaemonSet:
 			out[o.Spec.Template.Labels["app.kubernetes.io/component"]] = o.Spec.Template.Spec
+		case *apps.StatefulSet:
+			out[o.Spec.Template.Labels["app.kubernetes.io/component"]] = o.Spec.Template.Spec
 		case *apps.Deployment:
 			out[o.Spec.Template.Labels["app.kubernetes.io/component"]] = o.Spec.Template.Spec
 		}
@@ -199,7 +323,7 @@ func pods(objects []any) map[string]core.PodSpec {
 func TestPodsAreConfined(t *testing.T) {
 	for name, args := range renderings {
 		found := pods(decode(t, render(t, args...)))
-		if len(found) != 2 {
+		if len(found) != workloads(name) {
 			t.Fatalf("%s: %d workloads", name, len(found))
 		}
 		for component, pod := range found {
@@ -208,7 +332,7 @@ func TestPodsAreConfined(t *testing.T) {
 			if !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || len(s.Capabilities.Add) > 0 || !slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
 				t.Errorf("%s: %s: %+v", name, component, s)
 			}
-			if root := *pod.SecurityContext.RunAsUser == 0; root == *pod.SecurityContext.RunAsNonRoot || root && (component != "logs" || name != "default") {
+			if root := *pod.SecurityContext.RunAsUser == 0; root == *pod.SecurityContext.RunAsNonRoot || root && (component != "logs" || name == "everything") {
 				t.Errorf("%s: %s runs as %d", name, component, *pod.SecurityContext.RunAsUser)
 			}
 			if *pod.AutomountServiceAccountToken != (component == "watch") || pod.HostNetwork || pod.HostPID || pod.SecurityContext.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
@@ -256,7 +380,7 @@ func TestValuesReachThePods(t *testing.T) {
 // TestProbesSpareTheWaiting holds the chart to what squall tells others: liveness asks the process alone, and not sooner
 // than after two minutes does a Pod count as dead.
 func TestProbesSpareTheWaiting(t *testing.T) {
-	for component, pod := range pods(decode(t, render(t))) {
+	for component, pod := range pods(decode(t, render(t, renderings["fleet-embedded"]...))) {
 		c := pod.Containers[0]
 		budget := time.Duration(c.LivenessProbe.PeriodSeconds*c.LivenessProbe.FailureThreshold) * time.Second
 		if c.LivenessProbe.HTTPGet.Path != "/-/healthy" || c.StartupProbe.HTTPGet.Path != "/-/healthy" || budget < 2*time.Minute {
@@ -301,7 +425,7 @@ func TestRolesAreTheSame(t *testing.T) {
 			}
 		}
 	}
-	if roles != 3 { // one of the cluster, and one in each of two namespaces
+	if roles != 5 { // one of the cluster in three, and one in each of two namespaces
 		t.Errorf("%d roles", roles)
 	}
 }
