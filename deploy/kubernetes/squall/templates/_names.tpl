@@ -71,7 +71,6 @@ ca_file: /etc/squall/fleet/ca/ca.crt
 {{- $e := $fleet.embedded }}
 {{- $peers := include "squall.peers" .root }}
 {{- if eq .component "aggregate" }}
-nats: nats://${POD_NAME}.{{ $peers }}:4222
 embedded: true
 replicas: {{ $e.replicas }}
 server:
