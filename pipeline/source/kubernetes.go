@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,7 @@ type kubernetesConfig struct {
 	Kubeconfig string   `yaml:"kubeconfig"` // a file; "": the service account of the pod that squall runs in
 	Context    string   `yaml:"context"`    // of the kubeconfig; "": its current one
 	Namespaces []string `yaml:"namespaces"` // to watch; none: the whole cluster
+	Lease      string   `yaml:"lease"`      // namespace/name; of several squall with it the holder watches
 	QPS        float32  `yaml:"qps"`        // requests a second to the API, beyond the burst
 	Burst      int      `yaml:"burst"`
 }
@@ -38,7 +40,8 @@ const (
 )
 
 // newKubernetes builds the kind kubernetes: what the API of one cluster tells of restarts. One squall watches a
-// cluster; two that do tell each restart twice, which detection counts once and Loki keeps twice.
+// cluster; two that do tell each restart twice, which detection counts once and Loki keeps twice. With lease several
+// may stand by: the holder of that Lease watches, and another goes on within 15 s when it dies.
 //
 // Two sorts of JSON lines come of it, which the format kubernetes reads:
 //
@@ -50,7 +53,9 @@ const (
 // A restart is a stream of one line, named by Pod, container and restartCount: so the positions tell after a start
 // of squall which restarts were told before, and what was missed meanwhile is told with its own time. Events have
 // a stream for each minute: after a start those of the last known minute may be told twice. At the very first
-// start, what ended before is history and not told.
+// start, what ended before is history and not told. Who takes a Lease over from another host begins where that one last
+// renewed it, less the lateness: what ended in these seconds may be told by both, and of a container that was restarted
+// several times in them, the last.
 func newKubernetes(decode func(any) error, rt Runtime) (Source, error) {
 	cfg := kubernetesConfig{Common: defaultCommon(rt), QPS: 5, Burst: 10}
 	cfg.Format, cfg.Lateness = "kubernetes", kubernetesLateness
@@ -62,6 +67,7 @@ func newKubernetes(decode func(any) error, rt Runtime) (Source, error) {
 	}
 	k := &kubernetes{cfg: cfg, rt: rt, meter: rt.Metrics.of(cfg.Name), log: rt.Logger.With(zap.String("input", cfg.Name))}
 	k.connect = k.client
+	k.host, _ = os.Hostname() // one without a name is told apart by the time
 	k.states.input = cfg.Name
 	return k, nil
 }
@@ -76,6 +82,11 @@ func (c *kubernetesConfig) check() error {
 		return errors.New("context is given without kubeconfig")
 	case len(c.Namespaces) > maxNamespaces:
 		return fmt.Errorf("%d namespaces: at most %d; none watches the whole cluster", len(c.Namespaces), maxNamespaces)
+	}
+	if c.Lease != "" {
+		if _, _, err := leaseName(c.Lease); err != nil {
+			return err
+		}
 	}
 	for i, ns := range c.Namespaces {
 		if ns == "" || strings.ContainsAny(ns, "/ \t\n") || slices.Contains(c.Namespaces[:i], ns) {
@@ -92,6 +103,7 @@ type kubernetes struct {
 	meter   *meter
 	log     *zap.Logger
 	connect func() (clusterAPI, error)
+	host    string // by which a Lease knows this squall
 	states  watchStates
 }
 
@@ -125,16 +137,26 @@ func (k *kubernetes) access() (*kuberest.Config, error) {
 // accessRetry is how long it takes until missing access to the API is looked for again.
 const accessRetry = 5 * time.Second
 
-// Run implements pipeline.Source: each kind of object and namespace has one goroutine, which lists and watches.
+// Run implements pipeline.Source.
 func (k *kubernetes) Run(ctx context.Context, positions pipeline.Positions, emit pipeline.Emit) error {
-	outer := ctx
-	ctx, stop := context.WithCancel(klog.NewContext(ctx, logr.Discard()))
-	defer stop()
+	ctx = klog.NewContext(ctx, logr.Discard())
 	defer k.states.clear()
 	core := k.reach(ctx)
-	if core == nil {
+	switch {
+	case core == nil:
 		return nil
+	case k.cfg.Lease != "":
+		return k.stand(ctx, core, positions, emit)
 	}
+	return k.lead(ctx, core, positions, emit, nil, predecessor{})
+}
+
+// lead watches until ctx ends: each kind of object and namespace has one goroutine, which lists and watches. With a
+// Lease it tells as long as that is held.
+func (k *kubernetes) lead(ctx context.Context, core clusterAPI, positions pipeline.Positions, emit pipeline.Emit, l *lease, before predecessor) error {
+	outer := ctx
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	t := newTeller(k, positions, func(b *pipeline.Block) error {
 		if err := emit(b); err != nil {
 			return err
@@ -142,6 +164,12 @@ func (k *kubernetes) Run(ctx context.Context, positions pipeline.Positions, emit
 		k.meter.count(b)
 		return nil
 	}, stop)
+	if l != nil {
+		t.holds = l.holds
+	}
+	if before.other {
+		t.since, t.shared = min(t.now, before.until)-int64(k.cfg.Lateness), true
+	}
 	var watches sync.WaitGroup
 	for _, w := range k.watches(core, t) {
 		watches.Go(func() { w.run(ctx) })
@@ -260,7 +288,10 @@ type teller struct {
 
 	mu     sync.Mutex
 	told   map[string]int // uid/container: the restartCount that was told before this run
+	now    int64          // ns: when this run began
 	since  int64          // ns: what ended before was told before this run, or is history
+	shared bool           // another told meanwhile: what this one told before is not all
+	holds  func() bool    // whether this one is to tell; nil: it is
 	events *pipeline.Stream
 	minute int64
 	offset int64
@@ -278,7 +309,7 @@ func newTeller(k *kubernetes, positions pipeline.Positions, emit pipeline.Emit, 
 	now := k.rt.Now().UnixNano()
 	t := &teller{
 		input: k.cfg.Name, labels: k.cfg.Labels, run: strconv.FormatInt(now, 36), end0: stop, emit: emit,
-		told: map[string]int{}, since: now - int64(k.cfg.Lateness), minute: -1,
+		told: map[string]int{}, now: now, since: now - int64(k.cfg.Lateness), minute: -1,
 	}
 	newest := int64(-1)
 	for _, id := range positions.Streams(k.cfg.Name) {
@@ -310,6 +341,9 @@ func (t *teller) prefix() string { return streamPrefix + t.input + "/" }
 func (t *teller) restart(r *restarted, line []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.holds != nil && !t.holds() {
+		return // another tells it
+	}
 	t.put(&pipeline.Block{
 		Stream: &pipeline.Stream{
 			Input: t.input, ID: t.prefix() + r.uid + "/" + r.container + "/" + strconv.Itoa(int(r.count)),
@@ -324,6 +358,9 @@ func (t *teller) restart(r *restarted, line []byte) {
 func (t *teller) event(at int64, line []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.holds != nil && !t.holds() {
+		return // another tells it
+	}
 	if minute := max(at, 0) / int64(time.Minute); minute > t.minute || t.events == nil {
 		t.endEvents()
 		t.minute, t.offset = max(minute, t.minute), 0

@@ -2,8 +2,10 @@ package source
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,6 +19,7 @@ import (
 type clusterAPI interface {
 	Pods(namespace string) watchable[*core.PodList]
 	Events(namespace string) watchable[*core.EventList]
+	Leases(namespace string) leaseAPI
 }
 
 // watchable is one kind of object in a namespace.
@@ -25,15 +28,16 @@ type watchable[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// coreAPI is the group core over HTTP.
+// coreAPI is the group core over HTTP, and the group coordination beside it, which has its own limit of requests: a list
+// of many pages does not cost a Lease.
 type coreAPI struct {
-	client     kuberest.Interface
-	parameters runtime.ParameterCodec
+	client, leases kuberest.Interface
+	parameters     runtime.ParameterCodec
 }
 
 func newCoreAPI(cfg *kuberest.Config) (*coreAPI, error) {
 	scheme := runtime.NewScheme()
-	if err := core.AddToScheme(scheme); err != nil {
+	if err := errors.Join(core.AddToScheme(scheme), coordination.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	cfg = kuberest.CopyConfig(cfg)
@@ -43,7 +47,41 @@ func newCoreAPI(cfg *kuberest.Config) (*coreAPI, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &coreAPI{client, runtime.NewParameterCodec(scheme)}, nil
+	cfg.GroupVersion, cfg.APIPath = &coordination.SchemeGroupVersion, "/apis"
+	leases, err := kuberest.RESTClientFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &coreAPI{client, leases, runtime.NewParameterCodec(scheme)}, nil
+}
+
+// Leases implements clusterAPI.
+func (a *coreAPI) Leases(namespace string) leaseAPI { return &leaseResource{a, namespace} }
+
+// leaseResource is the Leases of a namespace.
+type leaseResource struct {
+	api       *coreAPI
+	namespace string
+}
+
+// Get implements leaseAPI.
+func (r *leaseResource) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordination.Lease, error) {
+	return r.answer(ctx, r.api.leases.Get().Name(name), &o)
+}
+
+// Create implements leaseAPI.
+func (r *leaseResource) Create(ctx context.Context, l *coordination.Lease, o metav1.CreateOptions) (*coordination.Lease, error) {
+	return r.answer(ctx, r.api.leases.Post().Body(l), &o)
+}
+
+// Update implements leaseAPI.
+func (r *leaseResource) Update(ctx context.Context, l *coordination.Lease, o metav1.UpdateOptions) (*coordination.Lease, error) {
+	return r.answer(ctx, r.api.leases.Put().Name(l.Name).Body(l), &o)
+}
+
+func (r *leaseResource) answer(ctx context.Context, request *kuberest.Request, options runtime.Object) (*coordination.Lease, error) {
+	l := &coordination.Lease{}
+	return l, request.Namespace(r.namespace).Resource("leases").VersionedParams(options, r.api.parameters).Do(ctx).Into(l)
 }
 
 // Pods implements clusterAPI.

@@ -161,14 +161,15 @@ func (o *podObserver) grown(p *core.Pod, st *core.ContainerStatus, before lastSe
 	case o.begun:
 		return now.restarts
 	}
-	if told, ok := o.tell.told[string(p.UID)+"/"+st.Name]; ok {
-		return max(now.restarts-int32(told), 0)
-	}
-	if p.CreationTimestamp.UnixNano() >= o.tell.since && !p.CreationTimestamp.IsZero() {
-		return now.restarts
-	}
-	if now.restarts > 0 && now.finished >= o.tell.since {
-		return 1
+	told, ok := o.tell.told[string(p.UID)+"/"+st.Name]
+	untold := max(now.restarts-int32(told), 0)
+	switch {
+	case ok && !o.tell.shared:
+		return untold
+	case p.CreationTimestamp.UnixNano() >= o.tell.since && !p.CreationTimestamp.IsZero():
+		return untold
+	case now.restarts > 0 && now.finished >= o.tell.since:
+		return min(untold, 1)
 	}
 	return 0
 }

@@ -47,13 +47,18 @@ type cluster struct {
 }
 
 // plainLists says that the stand-in cannot stream a list.
-type plainLists struct{ core typedcore.CoreV1Interface }
+type plainLists struct {
+	core   typedcore.CoreV1Interface
+	leases func(namespace string) leaseAPI
+}
 
 func (p plainLists) Pods(namespace string) watchable[*core.PodList] { return p.core.Pods(namespace) }
 
 func (p plainLists) Events(namespace string) watchable[*core.EventList] {
 	return p.core.Events(namespace)
 }
+
+func (p plainLists) Leases(namespace string) leaseAPI { return p.leases(namespace) }
 
 func (plainLists) IsWatchListSemanticsUnSupported() bool { return true }
 
@@ -69,7 +74,9 @@ func newCluster(t *testing.T, config string) *cluster {
 		t.Fatal(err)
 	}
 	c.src = src.(*kubernetes)
-	c.src.connect = func() (clusterAPI, error) { return plainLists{c.set.CoreV1()}, nil }
+	c.src.connect = func() (clusterAPI, error) {
+		return plainLists{c.set.CoreV1(), func(ns string) leaseAPI { return c.set.CoordinationV1().Leases(ns) }}, nil
+	}
 	c.set.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
