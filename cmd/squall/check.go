@@ -68,7 +68,7 @@ func checkConfig(path string, families Families) (text []byte, words, warnings [
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if err := c.RequireSources(); err != nil {
+	if err := c.RequireSources(); err != nil && !c.Fleet.on() {
 		return nil, nil, nil, err
 	}
 	for i := range c.Sources {

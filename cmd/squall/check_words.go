@@ -13,6 +13,12 @@ func (c *Config) inWords() (words []string) {
 	say := func(format string, args ...any) {
 		words = append(words, alerts.Escape(maskURL(fmt.Sprintf(format, args...))))
 	}
+	switch name := c.Fleet.name(); {
+	case len(c.Sources) == 0 && c.Fleet.on():
+		say("reads no log: it is for squall aggregate, which judges the fleet %s as %s", c.Fleet.Cluster, name)
+	case c.Fleet.NATS != "":
+		say("is %s of the fleet %s: it tells its panes there, and its own alerts while no aggregator is heard", name, c.Fleet.Cluster)
+	}
 	for i := range c.Sources {
 		s := &c.Sources[i]
 		from := ""

@@ -21,6 +21,18 @@ func TestCheckInWords(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
 	}
+	for config, want := range map[string]string{
+		"fleet: {embedded: true, node: a-0, server: {listen: '0.0.0.0:4222'}}":         "reads no log: it is for squall aggregate, which judges the fleet default as a-0",
+		"sources: [{type: stdin}]\nfleet: {nats: 'nats://u:secret@x:4222', node: n-1}": "is n-1 of the fleet default",
+	} {
+		c, err := parse(t, nil, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.Join(c.inWords(), "\n"); !strings.Contains(text, want) || strings.Contains(text, "secret") {
+			t.Errorf("%s: %s", config, text)
+		}
+	}
 	c, err = parse(t, nil, "sources: [{type: stdin}]\nloki: {url: 'http://u:topsecret@loki/x'}\nnotify: [{type: webhook, url: 'http://hook/topsecret'}]")
 	if err != nil {
 		t.Fatal(err)

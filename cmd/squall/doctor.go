@@ -68,7 +68,7 @@ func newDoctorCommand() *cobra.Command {
 			d := &doctor{now: time.Now, reader: newReader(cmd.Context(), service)}
 			if c, err := loadConfig(path, os.LookupEnv); err != nil {
 				d.say(sick, "configuration", path, "mend it: "+err.Error())
-			} else if err := c.RequireSources(); err != nil {
+			} else if err := c.RequireSources(); err != nil && !c.Fleet.on() {
 				d.say(sick, "configuration", path, err.Error())
 			} else {
 				d.say(healthy, "configuration", fmt.Sprintf("%s: %d sources, %d sites", path, len(c.Sources), len(c.Sites)), "")
