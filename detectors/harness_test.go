@@ -595,7 +595,9 @@ var harness = []struct {
 			return 5, 3
 		}
 		return 8, 0
-	}}, 350, 300, 680, func(e Evidence) bool { return e.Nodes.Get() == 8 && e.NodesAbsent.Get() > 1 && e.NodesAbsent.Get() <= 3 }},
+	}}, 350, 300, 680, func(e Evidence) bool {
+		return e.Nodes.Get() == 8 && e.NodesAbsent.Get() > 1 && e.NodesAbsent.Get() <= 3
+	}},
 	{"one of forty nodes is cut off", "nodes_absent", stage{length: 900, flows: []flow{organic}, fleet: func(int64) (uint64, uint64) { return 39, 1 }}, -1, 0, 0, nil},
 	{"a limiter that answers 503", "error_burst", stage{length: 900, flows: []flow{organic, {300, 900, 600, func(i int, r *pipeline.Record) {
 		refusedPage(i, r)

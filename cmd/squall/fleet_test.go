@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,6 +11,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/cmd/squall/simulate"
@@ -153,4 +159,50 @@ func lineAt(list []string, i int) string {
 		return list[i]
 	}
 	return "none"
+}
+
+// TestDriftIsNamed: others that judge or count by other settings, and clocks that are off, are told of once and shown.
+func TestDriftIsNamed(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zap.InfoLevel)
+	reg := prometheus.NewRegistry()
+	a := &aggregator{config: FleetConfig{Node: "a"}, log: zap.New(core), m: newFleetMetrics(reg), judges: map[string]heardCover{}, own: "x"}
+	hear := func(from, judges string) {
+		data, err := json.Marshal(cover{Judges: judges})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.hear(data, from)
+	}
+	for range 3 {
+		hear("b", "y")
+		hear("a", "z") // itself
+		a.hear([]byte("garbage"), "c")
+	}
+	if n := testutil.ToFloat64(a.m.other); n != 1 || logs.FilterMessageSnippet("another aggregator").Len() != 1 {
+		t.Errorf("%v aggregators differ, told %d times", n, logs.Len())
+	}
+	hear("b", "x")
+	if n := testutil.ToFloat64(a.m.other); n != 0 {
+		t.Errorf("%v aggregators differ", n)
+	}
+	nodes := []pane.NodeState{
+		{Node: "n0", State: pane.NodeCounted, Config: "c"},
+		{Node: "n1", State: pane.NodeCounted, Config: "d", Skew: int64(2 * time.Minute)},
+		{Node: "n2", State: pane.NodeMissing, Config: "c", Skew: int64(-3 * time.Second)},
+	}
+	for range 2 {
+		a.see(nodes, "c", int64(10*time.Second))
+	}
+	for what, n := range map[string]int{"its clock is off": 1, "it counts by other settings": 1, pane.NodeCounted: 1, pane.NodeMissing: 1} {
+		if got := logs.FilterField(zap.String("state", what)).Len(); got != n {
+			t.Errorf("%q was told %d times", what, got)
+		}
+	}
+	if s, d, m := testutil.ToFloat64(a.m.skewed), testutil.ToFloat64(a.m.drifted), testutil.ToFloat64(a.m.nodes.WithLabelValues(pane.NodeMissing)); s != 1 || d != 1 || m != 1 {
+		t.Errorf("%v clocks, %v settings, %v missing", s, d, m)
+	}
+	if got := a.sources(); len(got) != 3 || got[2].State != pane.NodeMissing {
+		t.Errorf("%+v", got)
+	}
 }
