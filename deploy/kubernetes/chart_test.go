@@ -408,7 +408,12 @@ func TestRolesAreTheSame(t *testing.T) {
 			want = role.Rules
 		}
 	}
-	roles := 0
+	// Of several that stand by, the one that watches holds a Lease.
+	lease := []rbac.PolicyRule{
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"squall-watch"}, Verbs: []string{"get", "update"}},
+	}
+	roles, leases := 0, 0
 	for name, args := range renderings {
 		for _, o := range decode(t, render(t, args...)) {
 			var rules []rbac.PolicyRule
@@ -420,13 +425,17 @@ func TestRolesAreTheSame(t *testing.T) {
 			default:
 				continue
 			}
+			if reflect.DeepEqual(rules, lease) {
+				leases++
+				continue
+			}
 			if roles++; !reflect.DeepEqual(rules, want) {
 				t.Errorf("%s: %+v, and rbac.yaml has %+v", name, rules, want)
 			}
 		}
 	}
-	if roles != 5 { // one of the cluster in three, and one in each of two namespaces
-		t.Errorf("%d roles", roles)
+	if roles != 5 || leases != 1 { // one of the cluster in three, and one in each of two namespaces
+		t.Errorf("%d roles, %d for leases", roles, leases)
 	}
 }
 

@@ -55,7 +55,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if not $fleet.mode -}}
 node: ${NODE_NAME}
 {{- else -}}
-node: {{ if eq .component "aggregate" }}${POD_NAME}{{ else if eq .component "logs" }}${NODE_NAME}{{ else }}watch{{ end }}
+node: {{ if eq .component "aggregate" }}${POD_NAME}{{ else if eq .component "logs" }}${NODE_NAME}{{ else if gt (int .root.Values.watch.replicas) 1 }}watch.${POD_NAME}{{ else }}watch{{ end }}
 {{- if eq $fleet.mode "external" }}
 nats: {{ required "fleet.external.nats is empty: where is NATS?" $fleet.external.nats | quote }}
 {{- with $fleet.external.credentialsSecret }}
@@ -184,7 +184,7 @@ spec:
       env:
         - name: NODE_NAME
           valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
-        {{- if eq .component "aggregate" }}
+        {{- if or (eq .component "aggregate") (and (eq .component "watch") (gt (int .root.Values.watch.replicas) 1)) }}
         - name: POD_NAME
           valueFrom: {fieldRef: {fieldPath: metadata.name}}
         {{- end }}
