@@ -140,7 +140,7 @@ func TestValuesAreChecked(t *testing.T) {
 		"properties 'imgae' not allowed", "/image/digest", "/image/pullPolicy", "/image/repository", "/logs/spool/hostPath", "/logs/spool/max_bytes",
 		"/logs/user/uid", "/logs/sources/0/type", "/probes/liveness/failureThreshold", "propertyName 'sources'", "propertyName 'spool'", "propertyName 'notfy'", "/config/notify/0/type",
 		"/logs/sources/1", "/logs/sources/2/paths", "/watch/namespaces/0", "/watch/podLabels/app.kubernetes.io", "/watch/resources/limits/memory", "properties 'limts' not allowed", "/fullnameOverride",
-		"/terminationGracePeriodSeconds", "/prometheusRule/groups/0", "properties 'replicas' not allowed", "/podMonitor/enabled",
+		"/terminationGracePeriodSeconds", "/prometheusRule/groups/0", "properties 'replcias' not allowed", "/watch/replicas", "/podMonitor/enabled",
 		"/fleet/mode", "/fleet/external/nats", "/fleet/external'", "/fleet/embedded/replicas", "/fleet/embedded/storage/size", "/fleet/embedded/nkeys/aggregate",
 	} {
 		if !strings.Contains(out, want) {
