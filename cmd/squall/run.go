@@ -149,7 +149,12 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	if err != nil {
 		return err
 	}
-	system := systemd{turned: func() bool { return s.current.Load().beat.Swap(false) }, log: log.Named("systemd")}
+	return s.group(ctx, web)
+}
+
+// group runs the parts of the process until one of them ends.
+func (s *server) group(ctx context.Context, web *webServer) error {
+	system := systemd{turned: func() bool { return s.current.Load().beat.Swap(false) }, log: s.log.Named("systemd")}
 
 	var g run.Group
 	add := func(work func(context.Context) error) {
@@ -166,7 +171,7 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	if s.aggregator != nil {
 		add(s.aggregator.run)
 	}
-	err = g.Run()
+	err := g.Run()
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
