@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -161,7 +162,17 @@ func (f *files) settle(seen map[string]bool) []*generation {
 		}
 		g.current = current[g]
 	}
+	// What is to be read first is examined first: one that was empty may have its first lines now.
+	slices.SortStableFunc(gens, func(a, b *generation) int { return cmp.Compare(a.depth(), b.depth()) })
 	return gens
+}
+
+// depth is how many generations are to be read before it. files.mu is held.
+func (g *generation) depth() (n int) {
+	for at := g.after; at != nil && n < maxMoves; at = at.after {
+		n++
+	}
+	return n
 }
 
 // expand gives the paths to follow; true for those that configuration names. Rotated files that a glob
