@@ -22,12 +22,12 @@ const (
 	memoryShare = 0.8       // of what the control group allows, when that is less
 )
 
-// boundMemory sets the collector's soft limit.
-func boundMemory(log *zap.Logger) {
+// boundMemory sets the collector's soft limit: soft, in bytes, or less where the control group allows less.
+func boundMemory(log *zap.Logger, soft int64) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	limit := int64(softMemory)
+	limit := soft
 	group, _ := os.ReadFile("/proc/self/cgroup") // without control groups there is none
 	for _, file := range limitFiles(string(group)) {
 		text, err := os.ReadFile(file)
@@ -42,14 +42,15 @@ func boundMemory(log *zap.Logger) {
 	log.Debug("the collector's soft limit is set", zap.Int64("bytes", limit))
 }
 
-// replayCollector is the collector's GOGC of a replay when nobody sets it. What is alive is some ten MiB, and panes are
-// made and thrown away by the thousand: to let twice that lie costs as much memory and saves a fifth of the time.
-const replayCollector = 200
+// easyCollector is the collector's GOGC of a replay, and of an aggregator, when nobody sets it. What is alive is small
+// beside the panes that are made and thrown away by the thousand: to let twice that lie costs as much memory and saves a
+// fifth of the time.
+const easyCollector = 200
 
 // easeCollector lets the collector run half as often.
 func easeCollector() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(replayCollector)
+		debug.SetGCPercent(easyCollector)
 	}
 }
 

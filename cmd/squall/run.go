@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"reflect"
@@ -100,7 +101,12 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	if err != nil {
 		return err
 	}
-	boundMemory(log)
+	soft := int64(softMemory)
+	if o.aggregate { // what it holds grows with the fleet
+		easeCollector()
+		soft = math.MaxInt64
+	}
+	boundMemory(log, soft)
 	for _, w := range c.sourceWarnings() {
 		log.Warn(w)
 	}
