@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -81,8 +82,9 @@ func TestLogsOfAnotherTimeZoneDoNoHarm(t *testing.T) {
 			squall := runSquall(t, dir, surroundings{})
 			eventually(t, "the log is read", func() bool { return squall.metric(`squall_lines_read_total{source="balancer"}`) > 10 })
 			stop := make(chan struct{})
-			t.Cleanup(func() { close(stop) })
-			go wrongClock(stop, offset, at("both/error.log"), at("other.log"))
+			var wrong sync.WaitGroup
+			t.Cleanup(func() { close(stop); wrong.Wait() })
+			wrong.Go(func() { wrongClock(stop, offset, at("both/error.log"), at("other.log")) })
 			eventually(t, "the other logs are read", func() bool { return squall.metric(`squall_lines_read_total{source="other"}`) > 50 })
 			storm := startLogger(t, at("both/access.log"), http.MethodHead, 10*time.Millisecond)
 			eventually(t, "the storm is told", func() bool { return len(hook.told("/")) > 0 })
