@@ -55,8 +55,8 @@ func (f *FleetConfig) name() string {
 	if f.Node != "" {
 		return f.Node
 	}
-	host, err := os.Hostname()
-	return cmp.Or(host, map[bool]string{true: "unknown"}[err != nil], "unknown")
+	host, _ := os.Hostname() // empty where it is not known
+	return cmp.Or(host, "unknown")
 }
 
 // on tells whether there is a fleet.

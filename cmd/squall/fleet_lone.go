@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -90,6 +91,21 @@ func (l *loneSender) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// leased sends only while the lease is surely held. A process that was stopped and goes on has not noticed yet that it is
+// not: its context, which looks at the clock when it is asked, tells.
+type leased struct {
+	alerts.Notifier
+	lease context.Context //nolint:containedctx // it is the lease
+}
+
+// Notify implements alerts.Notifier.
+func (n leased) Notify(ctx context.Context, batch []alerts.Alert) error {
+	if err := n.lease.Err(); err != nil {
+		return fmt.Errorf("the lease is not held any more: %w", err)
+	}
+	return n.Notifier.Notify(ctx, batch)
+}
+
 func (l *loneSender) held(ctx context.Context) {
 	log := l.server.log.Named("fleet")
 	kv, err := l.link.Blobs(ctx, "outbox")
@@ -102,11 +118,16 @@ func (l *loneSender) held(ctx context.Context) {
 		return
 	}
 	log.Info("this aggregator tells the receivers that one of all is to tell")
+	lease := ctx
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	l.mu.Lock()
+	peers := slices.Clone(l.peers)
+	for i := range peers {
+		peers[i].Notifier = leased{peers[i].Notifier, lease}
+	}
 	sender := notify.NewDispatcher(notify.Config{
-		Peers: l.peers, Outbox: outbox, Logger: log, Registerer: prometheus.NewRegistry(), Now: time.Now, Drain: stopGrace,
+		Peers: peers, Outbox: outbox, Logger: log, Registerer: prometheus.NewRegistry(), Now: time.Now, Drain: stopGrace,
 	})
 	for _, n := range l.recent {
 		sender.Update(n.at, n.active, n.transitions)

@@ -39,7 +39,7 @@ type fleetNode struct {
 	heard    map[string]heardCover
 	covered  prometheus.Gauge
 	sent     prometheus.Counter
-	folded   prometheus.Counter
+	tooLarge prometheus.Counter
 	patience time.Duration // how long one cover lasts
 }
 
@@ -76,11 +76,11 @@ func newFleetNode(c *Config, store *spool.Spool, log *zap.Logger, reg prometheus
 		sent: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "squall_fleet_panes_total", Help: "Panes that were made ready to be told to the fleet.",
 		}),
-		folded: prometheus.NewCounter(prometheus.CounterOpts{
+		tooLarge: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "squall_fleet_unpackable_panes_total", Help: "Panes that did not fit into a message, even without their lightest routes.",
 		}),
 	}
-	reg.MustRegister(n.covered, n.sent, n.folded)
+	reg.MustRegister(n.covered, n.sent, n.tooLarge)
 	return n, nil
 }
 
@@ -157,7 +157,7 @@ func (n *fleetNode) open(ctx context.Context) error {
 func (n *fleetNode) tell(p *pane.Pane, length time.Duration, config string) {
 	r := &pane.Report{Sent: time.Now().UnixNano(), Config: config, Length: int64(length)}
 	if err := r.Pack(p, n.link.MaxPayload()-reportHead); err != nil {
-		n.folded.Inc()
+		n.tooLarge.Inc()
 		n.log.Error("a pane cannot be told to the fleet", zap.Error(err))
 		return
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -206,3 +207,28 @@ func TestDriftIsNamed(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestLeaseIsAskedBeforeEachSend: who lost the lease while it was stopped sends nothing any more.
+func TestLeaseIsAskedBeforeEachSend(t *testing.T) {
+	t.Parallel()
+	lease, lose := context.WithCancel(t.Context())
+	sent := &sentAlerts{}
+	n := leased{sent, lease}
+	if err := n.Notify(t.Context(), make([]alerts.Alert, 1)); err != nil || sent.n != 1 {
+		t.Fatal(err, sent.n)
+	}
+	lose()
+	if err := n.Notify(t.Context(), make([]alerts.Alert, 1)); err == nil || sent.n != 1 {
+		t.Errorf("sent without the lease: %v, %d", err, sent.n)
+	}
+}
+
+// sentAlerts counts what it is told.
+type sentAlerts struct{ n int }
+
+func (s *sentAlerts) Notify(_ context.Context, batch []alerts.Alert) error {
+	s.n += len(batch)
+	return nil
+}
+
+func (*sentAlerts) Resend() time.Duration { return 0 }

@@ -395,14 +395,10 @@ func (j *judge) evaluate(p *pane.Pane) {
 	}
 }
 
-// since lists what happened last after a time, sorted.
-func since(last map[string]int64, after int64) (names []string) {
-	for _, name := range slices.Sorted(maps.Keys(last)) {
-		if last[name] > after {
-			names = append(names, name)
-		}
-	}
-	return names
+// since lists what happened last after a time, sorted, and forgets the rest.
+func since(last map[string]int64, after int64) []string {
+	maps.DeleteFunc(last, func(_ string, at int64) bool { return at <= after })
+	return slices.Sorted(maps.Keys(last))
 }
 
 // snapshot is what a judge must remember over a restart; it is kept in the spool.

@@ -90,6 +90,14 @@ func (f *smallFleet) start(i int) *program {
 // transcript is what an aggregator told over all its lives.
 func (f *smallFleet) transcript(i int) string { return f.told[i] + f.aggregators[i].transcript() }
 
+// judges waits until an aggregator has judged so many more panes, of a second each.
+func (f *smallFleet) judges(i int, panes float64) {
+	f.t.Helper()
+	const judged = "squall_fleet_merged_panes_total"
+	until := f.aggregators[i].metric(judged) + panes
+	within(f.t, 2*time.Minute, "an aggregator judges on", func() bool { return f.aggregators[i].metric(judged) >= until })
+}
+
 // all tells whether something holds of all aggregators.
 func (f *smallFleet) all(so func(i int) bool) func() bool {
 	return func() bool {
@@ -119,7 +127,7 @@ func TestTortureFleet(t *testing.T) {
 		loggers = append(loggers, startLogger(t, log, "GET", 500*time.Millisecond))
 	}
 	within(t, 2*time.Minute, "all nodes are counted", f.counted(fleetNodes))
-	time.Sleep(20 * time.Second) // what is usual is learned
+	f.judges(0, 20) // what is usual is learned
 	var storm []*logger
 	for _, log := range f.logs {
 		storm = append(storm, startLogger(t, log, "HEAD", 900*time.Millisecond))
@@ -130,7 +138,7 @@ func TestTortureFleet(t *testing.T) {
 	for i := range f.aggregators {
 		f.told[i] += f.aggregators[i].transcript()
 		f.aggregators[i].kill()
-		time.Sleep(5 * time.Second)
+		f.judges((i+1)%fleetServers, 5)
 		f.aggregators[i] = f.start(i)
 		f.aggregators[i].await()
 		within(t, 2*time.Minute, "all nodes are counted again", f.counted(fleetNodes))

@@ -59,10 +59,14 @@ func (g *gathering) add(part int, caps *Config) {
 		return
 	}
 	x := &gathered{sum: &Pane{Start: g.start, End: g.end, Sites: map[string]*Site{}, Heard: map[string]*Heard{}}}
-	for _, name := range slices.Sorted(maps.Keys(g.reports)) {
-		if partOf(name) != part {
-			continue
+	var names []string
+	for name := range g.reports {
+		if partOf(name) == part {
+			names = append(names, name)
 		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
 		p, err := g.reports[name].Pane()
 		if err != nil {
 			if x.broken == nil {

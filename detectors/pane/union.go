@@ -71,7 +71,6 @@ type member struct {
 	Heard     int64 // ns: when its last report arrived
 	Newest    int64 // ns: the end of the newest pane that it told of
 	Absent    bool
-	Left      bool
 	Late      uint64  // its reports that came too late
 	Lacked    []int64 // starts of panes that were handed out without it, ascending
 	Config    string
@@ -137,11 +136,13 @@ func (u *Union) Take(node string, r *Report, seq uint64, at int64) {
 		return
 	}
 	m.First, m.Newest = min(m.First, r.Start), max(m.Newest, r.End)
+	if r.Boot > m.Boot {
+		m.Last = 0
+	}
 	m.follow(r, timely)
 	if r.Done {
 		m.Last = r.Seq
 	}
-	m.Left = m.Last > 0 && m.Seq == m.Last
 	if m.Frontier > u.lead() && !m.Absent {
 		u.leads = append(u.leads, lead{m.Frontier, u.now})
 	}
@@ -182,6 +183,9 @@ func (u *Union) refuses(r *Report, at int64) string {
 	return ""
 }
 
+// left tells whether all came of what the node had to tell.
+func (m *member) left() bool { return m.Last > 0 && m.Seq == m.Last }
+
 // repeats tells whether the report, or one that took its place, was taken already.
 func (m *member) repeats(r *Report) bool {
 	_, ahead := m.Ahead[r.Seq]
@@ -214,7 +218,7 @@ func (u *Union) gather(node string, start int64) {
 		return
 	}
 	for name, m := range u.members {
-		if partOf(name) == part && !m.Absent && !m.Left && m.First <= start && g.reports[name] == nil {
+		if partOf(name) == part && !m.Absent && !m.left() && m.First <= start && g.reports[name] == nil {
 			return
 		}
 	}
@@ -309,7 +313,7 @@ func (u *Union) begin() bool {
 
 func (u *Union) allLeft() bool {
 	for _, m := range u.members {
-		if !m.Left {
+		if !m.left() {
 			return false
 		}
 	}
@@ -333,7 +337,7 @@ func (u *Union) ready() bool {
 		switch {
 		case m.Frontier >= end:
 			told = true
-		case !m.Absent && !m.Left:
+		case !m.Absent && !m.left():
 			waiting = append(waiting, m)
 		}
 	}
@@ -398,7 +402,7 @@ func (u *Union) merge(g *gathering) (p *Pane, absent []string) {
 		case g.reports[name] != nil:
 			m.Broken = ""
 			continue
-		case m.Left, g.start < m.First:
+		case m.left(), g.start < m.First && m.Refused == "": // who was always refused told of no pane, and has traffic
 			continue
 		}
 		absent = append(absent, name)
@@ -444,7 +448,7 @@ func (u *Union) Nodes() []NodeState {
 		}
 		silent := u.now-m.Heard > 3*u.length+int64(u.cfg.Lateness)
 		switch {
-		case m.Left:
+		case m.left():
 			s.State = NodeLeft
 		case silent || m.Absent && u.now-m.Heard > 3*u.length:
 			s.State = NodeMissing

@@ -372,15 +372,19 @@ func TestUnionRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := NewUnion(united)
-			panes, _ := unite(t, u, merged(nodes["n0"], list))
+			panes, absent := unite(t, u, merged(nodes["n0"], list))
 			if got := states(u); got != "n0 counted 0; n1 refused 0" {
 				t.Error(got)
+			}
+			absent = absent[1:] // "another pane" tells from the second on
+			if slices.ContainsFunc(absent, func(s string) bool { return s != "n1" }) {
+				t.Errorf("absent are %q", absent)
 			}
 			if n := len(nodes["n0"]) - len(panes); n > 4 {
 				t.Errorf("%d panes of %d", len(panes), len(nodes["n0"]))
 			}
-			for _, p := range panes {
-				if p.Coverage.Nodes != 1 {
+			for i, p := range panes {
+				if p.Coverage.Nodes != 1 || i > 0 && p.Coverage.Absent != 1 {
 					t.Errorf("%+v", p.Coverage)
 				}
 			}
