@@ -126,11 +126,11 @@ func (p *program) transcript() string { return p.stdout.String() }
 // receiver that cannot fold equal alerts is told by one of them.
 func TestStormOverEightNodes(t *testing.T) {
 	t.Parallel()
-	path, _ := simulated(t, simulate.Options{Scenario: scenario(t, "S01"), Format: "nginx_extended", Seed: 7})
+	path, _ := simulated(t, simulate.Options{Scenario: scenario(t, "S01"), Format: "nginx_extended", Seed: 7, Rate: 0.5})
 	c := Default()
 	c.SiteDefaults.Pool.Workers = 25
 	alone := reportsOf(t, c, "alone", path, 0)
-	want := judgeFleet(t, c, slices.Clone(alone))
+	want, _ := judgeFleet(t, c, slices.Clone(alone), 0)
 	address := startFleetServer(t)
 	pager := newReceiver(t)
 	more := "notify: [{type: stdout, format: json}, {type: webhook, url: \"" + pager.URL + "/hook\"}]\n"

@@ -26,9 +26,10 @@ import (
 
 // A fleetReport is what a node told, and when the stream took it.
 type fleetReport struct {
-	node   string
-	report pane.Report
-	at     int64
+	node    string
+	report  pane.Report
+	at      int64
+	refused bool // it is of a newer version
 }
 
 // reportsOf replays a log on a node of its own and gives what the node tells its fleet, with its last word.
@@ -41,7 +42,6 @@ func reportsOf(t *testing.T, c *Config, node, path string, first int64) (reports
 	closed := int64(0)
 	var tell func(p *pane.Pane)
 	tell = func(p *pane.Pane) {
-		x := pane.Report{Boot: 1, Seq: uint64(len(reports) + 1), Length: int64(c.Pane), Config: c.hash(paneSections)}
 		if p != nil && len(reports) == 0 && first > 0 && first < p.Start { // a node that runs tells of empty panes, too
 			begin := first
 			first = 0
@@ -49,6 +49,7 @@ func reportsOf(t *testing.T, c *Config, node, path string, first int64) (reports
 				tell(&pane.Pane{Start: start, End: start + int64(c.Pane)})
 			}
 		}
+		x := pane.Report{Boot: 1, Seq: uint64(len(reports) + 1), Length: int64(c.Pane), Config: c.hash(paneSections)}
 		at := closed + int64(6*time.Second)
 		if p != nil {
 			at = p.End + int64(6*time.Second)
@@ -66,7 +67,7 @@ func reportsOf(t *testing.T, c *Config, node, path string, first int64) (reports
 		if err := read.UnmarshalBinary(wire); err != nil {
 			t.Fatal(err)
 		}
-		reports = append(reports, fleetReport{node, read, at})
+		reports = append(reports, fleetReport{node: node, report: read, at: at})
 	}
 	r.judge.whole = func(p *pane.Pane) { closed = p.End; tell(p) }
 	if err := r.run(t.Context(), []string{path}, nil); err != nil {
@@ -76,8 +77,9 @@ func reportsOf(t *testing.T, c *Config, node, path string, first int64) (reports
 	return reports
 }
 
-// judgeFleet judges reports in the order of their arrival, as an aggregator does, and gives the transitions.
-func judgeFleet(t *testing.T, c *Config, reports []fleetReport) string {
+// judgeFleet judges reports in the order of their arrival, as an aggregator does, and gives the transitions, and what is
+// known of the nodes at a time of arrival.
+func judgeFleet(t *testing.T, c *Config, reports []fleetReport, look int64) (transcript string, nodes []pane.NodeState) {
 	t.Helper()
 	sortReports(reports)
 	j, err := newJudge(c, nil, 0)
@@ -92,7 +94,15 @@ func judgeFleet(t *testing.T, c *Config, reports []fleetReport) string {
 	}
 	union := pane.NewUnion(pane.UnionConfig{Pane: c.Pane, Lateness: c.Fleet.Lateness, Keep: c.Fleet.MaxAge})
 	for i := range reports {
-		union.Take(reports[i].node, &reports[i].report, uint64(i+1), reports[i].at)
+		x := &reports[i]
+		if x.refused {
+			union.Refuse(x.node, uint64(i+1), x.at, pane.ErrVersion.Error())
+		} else {
+			union.Take(x.node, &x.report, uint64(i+1), x.at)
+		}
+		if nodes == nil && x.at >= look {
+			nodes = union.Nodes()
+		}
 		for p, absent := union.Next(); p != nil; p, absent = union.Next() {
 			for _, name := range absent {
 				j.absent[name] = p.End
@@ -100,7 +110,7 @@ func judgeFleet(t *testing.T, c *Config, reports []fleetReport) string {
 			j.evaluate(p)
 		}
 	}
-	return b.String()
+	return b.String(), nodes
 }
 
 func sortReports(reports []fleetReport) {
@@ -136,17 +146,17 @@ func TestFleetIsOneNode(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"S01", "S13"} {
 		t.Run(name, func(t *testing.T) {
-			path, _ := simulated(t, simulate.Options{Scenario: scenario(t, name), Format: "nginx_extended", Seed: 7})
+			path, _ := simulated(t, simulate.Options{Scenario: scenario(t, name), Format: "nginx_extended", Seed: 7, Rate: 0.5})
 			c := Default()
 			c.SiteDefaults.Pool.Workers = 25
 			alone := reportsOf(t, c, "alone", path, 0)
 			first := alone[0].report.Start
-			want := judgeFleet(t, c, alone)
+			want, _ := judgeFleet(t, c, alone, 0)
 			var reports []fleetReport
 			for i, part := range overNodes(t, path, 8, 1) {
 				reports = append(reports, reportsOf(t, c, fmt.Sprintf("n%d", i), part, first)...)
 			}
-			got := judgeFleet(t, c, reports)
+			got, _ := judgeFleet(t, c, reports, 0)
 			if want == "" {
 				t.Fatal("the storm raised nothing")
 			}
