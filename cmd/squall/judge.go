@@ -348,6 +348,14 @@ func (j *judge) take(w *pipeline.Work) {
 	j.settle()
 }
 
+// leave gives work back unjudged: the process ends. A file is read on from there by the next one; what came over a
+// socket is lost.
+func (j *judge) leave(w *pipeline.Work) {
+	j.account(w)
+	j.metrics.lost.WithLabelValues(w.Input, lostStalled).Add(float64(len(w.Batch.Entries)))
+	w.Release()
+}
+
 // lostStalled is why lines are lost that the spool did not take: it stood still and its queue was full.
 const lostStalled = "spool_stalled"
 

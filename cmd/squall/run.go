@@ -184,9 +184,13 @@ func (s *server) group(ctx context.Context, web *webServer) error {
 	return err
 }
 
-// stopGrace bounds each of the last steps of a stop. On a slow disk up to four come one after the other (a state
-// that is being saved, the last state, the last lines, the spool): all of them end within 10 seconds.
-const stopGrace = 2 * time.Second
+// On a disk that is slow or full each of the last steps of a stop (the last batches, a state that is being saved, the
+// last state, the last lines, the spool) waits in vain: together they must end well within the 10 seconds that service
+// managers give.
+const (
+	stopGrace  = 2 * time.Second // for each
+	storeGrace = 2 * stopGrace   // for all but the spool, which then stores what is left as well as it can
+)
 
 func closeSpool(store *spool.Spool, log *zap.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)

@@ -228,7 +228,10 @@ func (d *service) run(ctx context.Context, ready func()) error {
 		<-opened
 	}
 	saved := make(chan struct{})
-	go func() { defer close(saved); d.save() }()
+	storing, stopStoring := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopStoring()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(storeGrace, stopStoring) })()
+	go func() { defer close(saved); d.save(storing) }()
 
 	d.sites.declare(d.config)
 	restore, read := d.restore, d.read
@@ -247,7 +250,7 @@ func (d *service) run(ctx context.Context, ready func()) error {
 	d.snapshot()
 	close(d.saves)
 	<-saved
-	err = errors.Join(err, d.flush()) // the next service's sources begin where the spool ends
+	err = errors.Join(err, d.flush(storing)) // the next service's sources begin where the spool ends
 	senders.Wait()
 	return err
 }
@@ -315,7 +318,7 @@ func (d *service) read(ctx context.Context) error {
 	}
 	done := make(chan struct{})
 	go func() { sources.Wait(); close(d.work); close(done) }()
-	d.loop()
+	d.loop(ctx)
 	<-done
 	if ctx.Err() == nil { // every input came to its end: nothing can follow
 		d.judge.panes.Flush()
@@ -341,15 +344,23 @@ func (d *service) take(in *inputRoad, w *pipeline.Work) error {
 // tick is how often the loop looks at the clock.
 const tick = 200 * time.Millisecond
 
-// loop judges the work until there is no more.
-func (d *service) loop() {
+// loop judges the work until there is no more. After a stop the roads hand on what they hold, and a disk that does not
+// get on takes each batch late or never: what it did not take in time is left in its file.
+func (d *service) loop(ctx context.Context) {
 	clock := time.NewTicker(tick)
 	defer clock.Stop()
+	patient, lose := context.WithCancel(context.WithoutCancel(ctx))
+	defer lose()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, lose) })()
 	for {
 		select {
 		case w, more := <-d.work:
 			if !more {
 				return
+			}
+			if patient.Err() != nil {
+				d.judge.leave(w)
+				continue
 			}
 			d.arrive(w, time.Now())
 			d.judge.take(w)
@@ -548,10 +559,10 @@ const (
 
 // save stores snapshots, each after what receivers are owed by then, and after all lines that it is made of: what a
 // snapshot knows can then be read again.
-func (d *service) save() {
+func (d *service) save(ctx context.Context) {
 	failing := false
 	for state := range d.saves {
-		err := d.put(state)
+		err := d.put(ctx, state)
 		switch {
 		case err != nil && !failing:
 			d.log.Warn("the state cannot be saved: a crash would lose what happened since", zap.Error(err))
@@ -562,8 +573,8 @@ func (d *service) save() {
 	}
 }
 
-func (d *service) flush() error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+func (d *service) flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
 	if err := d.store.Flush(ctx); err != nil {
 		return fmt.Errorf("store the last lines: %w", err)
@@ -571,8 +582,8 @@ func (d *service) flush() error {
 	return nil
 }
 
-func (d *service) put(state []byte) error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+func (d *service) put(ctx context.Context, state []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
 	if err := errors.Join(d.outbox.Save(ctx), d.store.Flush(ctx)); err != nil {
 		return err

@@ -63,18 +63,18 @@ func TestOutboxIsSavedBeforeTheState(t *testing.T) {
 		return string(state)
 	}
 	fire(1)
-	if err := d.put([]byte("first")); err != nil {
+	if err := d.put(t.Context(), []byte("first")); err != nil {
 		t.Fatal(err)
 	}
 	fire(2)
-	if err := d.put([]byte("second")); err != nil {
+	if err := d.put(t.Context(), []byte("second")); err != nil {
 		t.Fatal(err)
 	}
 	check(t, "the state when the outbox was written", kv.before, []string{"", "first"})
 	check(t, "the state", saved(), "second")
 	kv.fail = errors.New("the disk is broken")
 	fire(3)
-	if err := d.put([]byte("third")); !errors.Is(err, kv.fail) {
+	if err := d.put(t.Context(), []byte("third")); !errors.Is(err, kv.fail) {
 		t.Errorf("%v, want the outbox's error", err)
 	}
 	check(t, "the state without an outbox", saved(), "second")
