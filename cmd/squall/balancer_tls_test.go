@@ -8,12 +8,13 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"testing"
 	"time"
 )
 
-// selfSigned writes a certificate of shop.example and its key, as HAProxy wants them, and gives the configuration of
-// clients that trust it.
+// selfSigned writes a certificate of shop.example and loopback and its key into one file, as HAProxy wants them, and gives
+// the configuration of clients that trust it.
 func selfSigned(t *testing.T, path string) *tls.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -21,7 +22,7 @@ func selfSigned(t *testing.T, path string) *tls.Config {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{"shop.example"}, IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), DNSNames: []string{"shop.example"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 
 	"github.com/squall-sre/squall/cmd/squall/simulate"
 	"github.com/squall-sre/squall/detectors/pane"
@@ -47,6 +48,53 @@ func startFleetServer(t *testing.T) (address string) {
 	}
 	t.Cleanup(server.Shutdown)
 	return "nats://" + server.Addr()
+}
+
+// fleetKeys are what the members of a fleet know each other by: a certificate, of loopback, and an NKey for each.
+type fleetKeys struct {
+	t           *testing.T
+	dir, cert   string
+	nodes       []string
+	aggregators []string // public keys
+}
+
+func newFleetKeys(t *testing.T) *fleetKeys {
+	t.Helper()
+	k := &fleetKeys{t: t, dir: t.TempDir()}
+	k.cert = filepath.Join(k.dir, "tls.pem")
+	selfSigned(t, k.cert)
+	return k
+}
+
+// seed makes a key and gives its public half; the seed lies where member tells.
+func (k *fleetKeys) seed(name string) (public string) {
+	k.t.Helper()
+	pair, err := nkeys.CreateUser()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	seed, err := pair.Seed()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	write(k.t, filepath.Join(k.dir, name+".nk"), string(seed))
+	if public, err = pair.PublicKey(); err != nil {
+		k.t.Fatal(err)
+	}
+	return public
+}
+
+func (k *fleetKeys) node(name string)       { k.nodes = append(k.nodes, name+": "+k.seed(name)) }
+func (k *fleetKeys) aggregator(name string) { k.aggregators = append(k.aggregators, k.seed(name)) }
+
+// member is what a member has in its section fleet, and server what the server of an aggregator has in its.
+func (k *fleetKeys) member(name string) string {
+	return fmt.Sprintf("node: %s, nkey_file: %q, ca_file: %q", name, filepath.Join(k.dir, name+".nk"), k.cert)
+}
+
+func (k *fleetKeys) server() string {
+	return fmt.Sprintf("cert_file: %q, key_file: %[1]q, ca_file: %[1]q, nodes: {%s}, aggregators: [%s]",
+		k.cert, strings.Join(k.nodes, ", "), strings.Join(k.aggregators, ", "))
 }
 
 // A tellingNode tells what a node of the fleet would.
@@ -241,17 +289,20 @@ func stormed(t *testing.T, transcript string) int64 {
 }
 
 // TestNodeOfAFleetIsQuiet: a node tells its own alerts, with its name, while no aggregator is heard; while one judges
-// for it, it tells none, and ends what it told.
+// for it, it tells none, and ends what it told. The aggregator is the server, and they know each other by TLS and NKeys.
 func TestNodeOfAFleetIsQuiet(t *testing.T) {
 	t.Parallel()
-	address := startFleetServer(t)
+	keys := newFleetKeys(t)
+	keys.node("edge.1")
+	keys.aggregator("agg")
+	address := freeAddress(t)
 	dir := t.TempDir()
 	log := filepath.Join(dir, "access.log")
 	write(t, log, "")
 	write(t, filepath.Join(dir, "squall.yaml"), fileYAML(log, filepath.Join(dir, "spool"), fmt.Sprintf(`
 notify: [{type: stdout, format: json}]
-fleet: {nats: "%s", node: edge.1, lateness: 2s}
-`, address)))
+fleet: {nats: "tls://%s", lateness: 2s, %s}
+`, address, keys.member("edge.1"))))
 	node := runSquall(t, dir, surroundings{})
 	logger := startLogger(t, log, "HEAD", 20*time.Millisecond)
 	defer logger.stop()
@@ -261,7 +312,12 @@ fleet: {nats: "%s", node: edge.1, lateness: 2s}
 		t.Errorf("its alert does not bear its name: %s", text)
 	}
 	other := t.TempDir()
-	aggregator := runAggregator(t, other, address, "agg", "notify: [{type: stdout, format: json}]\n"+compressed)
+	write(t, filepath.Join(other, "squall.yaml"), fmt.Sprintf(`spool: {dir: %s/spool}
+notify: [{type: stdout, format: json}]
+fleet: {embedded: true, lateness: 2s, %s, server: {listen: %q, %s}}
+%s`, other, keys.member("agg"), address, keys.server(), compressed))
+	aggregator := launch(t, surroundings{}, "aggregate", "--config", filepath.Join(other, "squall.yaml"), "--web.listen-address", "127.0.0.1:0")
+	aggregator.await()
 	eventually(t, "the aggregator tells of the storm", func() bool { return firing(aggregator) == 1 })
 	eventually(t, "the node is quiet", func() bool {
 		return strings.Count(node.transcript(), `"state":"resolved"`) == strings.Count(node.transcript(), `"state":"firing"`) &&
@@ -272,5 +328,4 @@ fleet: {nats: "%s", node: edge.1, lateness: 2s}
 	if strings.Contains(aggregator.transcript(), `"node":`) {
 		t.Error("the fleet's alert bears a node's name")
 	}
-
 }

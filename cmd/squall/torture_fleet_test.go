@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -14,21 +13,7 @@ import (
 	"time"
 )
 
-// freePorts finds ports that nobody listens on.
-func freePorts(t *testing.T, n int) (ports []int) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
-}
-
-// A small fleet: three aggregators that are a NATS cluster, and nodes that tail logs.
+// A small fleet: three aggregators that are a NATS cluster, and nodes that tail logs. All know each other by TLS and NKeys.
 type smallFleet struct {
 	t           *testing.T
 	aggregators []*program
@@ -46,22 +31,23 @@ const (
 func startSmallFleet(t *testing.T) *smallFleet {
 	t.Helper()
 	f := &smallFleet{t: t, told: make([]string, fleetServers)}
-	ports := freePorts(t, 2*fleetServers)
-	var routes, urls []string
+	keys := newFleetKeys(t)
+	var listen, cluster, routes, urls []string
 	for i := range fleetServers {
-		routes = append(routes, fmt.Sprintf("%q", fmt.Sprintf("nats-route://127.0.0.1:%d", ports[fleetServers+i])))
-		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", ports[i]))
+		listen, cluster = append(listen, freeAddress(t)), append(cluster, freeAddress(t))
+		routes = append(routes, fmt.Sprintf("%q", "nats-route://"+cluster[i]))
+		urls = append(urls, "tls://"+listen[i])
+		keys.aggregator(fmt.Sprint("agg-", i))
+	}
+	for i := range fleetNodes {
+		keys.node(fmt.Sprint("n", i))
 	}
 	for i := range fleetServers {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, "squall.yaml"), fmt.Sprintf(`spool: {dir: %s/spool}
 notify: [{type: stdout, format: json}]
-fleet:
-  embedded: true
-  node: agg-%d
-  lateness: 5s
-  server: {listen: "127.0.0.1:%d", cluster_listen: "127.0.0.1:%d", routes: [%s]}
-%s`, dir, i, ports[i], ports[fleetServers+i], strings.Join(routes, ", "), compressed))
+fleet: {embedded: true, lateness: 5s, %s, server: {listen: %q, cluster_listen: %q, routes: [%s], %s}}
+%s`, dir, keys.member(fmt.Sprint("agg-", i)), listen[i], cluster[i], strings.Join(routes, ", "), keys.server(), compressed))
 		f.dirs = append(f.dirs, dir)
 		f.aggregators = append(f.aggregators, f.start(i))
 	}
@@ -71,8 +57,8 @@ fleet:
 		write(t, log, "")
 		write(t, filepath.Join(dir, "squall.yaml"), fileYAML(log, filepath.Join(dir, "spool"), fmt.Sprintf(`
 notify: [{type: stdout, format: json}]
-fleet: {nats: "%s", node: n%d, lateness: 5s}
-`, strings.Join(urls, ","), i)))
+fleet: {nats: "%s", lateness: 5s, %s}
+`, strings.Join(urls, ","), keys.member(fmt.Sprint("n", i)))))
 		f.dirs, f.logs = append(f.dirs, dir), append(f.logs, log)
 		f.nodes = append(f.nodes, runSquall(t, dir, surroundings{}))
 	}
