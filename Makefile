@@ -74,11 +74,12 @@ test: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) $(CACHE)/versitygw@$(V
 torture: debian-test $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the long versions: rotation, kills, stores and disks that fail
 	@go test -tags torture -run Torture -timeout 25m -v ./pipeline/source ./cmd/squall
 
-torture-fleet: ## three aggregators that are their NATS servers, and four nodes: killed, frozen, started anew in a storm
-	@go test -tags torture -run 'TestTortureFleet$$' -timeout 15m -v ./cmd/squall
+torture-fleet: $(CACHE)/nats-server@$(NATS_SERVER) ## fleets in a storm: killed, frozen, cut off (SQUALL_CUT=10m), clocks off, settings that differ, upgraded (SQUALL_OLDER=FILE)
+	@go test -tags torture -run 'TestTortureFleet' -timeout 40m -v ./cmd/squall
 
-bench-fleet: ## what adding up the panes of 10, 100 and 1,000 nodes costs on one processor
+bench-fleet: $(CACHE)/nats-server@$(NATS_SERVER) ## what adding up the panes of 10, 100 and 1,000 nodes costs on one processor, and how long a page takes
 	@go test -run '^$$' -bench BenchmarkUnion -benchtime 2x -cpu 1 ./detectors/pane
+	@go test -tags torture -run 'TestFleetDelay' -timeout 20m -v ./cmd/squall
 
 kube-apiserver: $(CACHE)/kubernetes@$(KUBERNETES) ## build the API server of test-k8s
 

@@ -129,6 +129,9 @@ func (c *Config) checkFleet(errs *configErrors) {
 	if f.Embedded && f.Server.Listen == "" {
 		errs.add(c.root.place("fleet", "server", "listen"), "fleet.server.listen is empty: with fleet.embedded the nodes connect there, as in 0.0.0.0:4222")
 	}
+	if f.Embedded && len(f.Server.users()) > 0 && f.NKeyFile == "" {
+		errs.add(c.root.place("fleet", "server"), "fleet.server names the keys that may connect, and fleet.nkey_file is empty: this aggregator needs the seed of one of fleet.server.aggregators")
+	}
 	if !f.on() {
 		return
 	}

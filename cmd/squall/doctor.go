@@ -25,6 +25,7 @@ import (
 
 	"github.com/squall-sre/squall/alerts"
 	"github.com/squall-sre/squall/alerts/notify"
+	"github.com/squall-sre/squall/pipeline/fleet"
 	"github.com/squall-sre/squall/pipeline/loki"
 	"github.com/squall-sre/squall/pipeline/source"
 )
@@ -61,8 +62,8 @@ func newDoctorCommand() *cobra.Command {
 		Short: "try every source, Loki and Alertmanager, and say what to do where one does not work",
 		Long: "doctor reads the configuration and tries what it names: whether each log is there, may be read by the service's\n" +
 			"user, is written to, and fits its format; whether Loki takes pushes and Alertmanager takes alerts (it sends\n" +
-			"none); whether the spool can be written and the port is free. It changes nothing. It exits with 1 when\n" +
-			"something does not work.",
+			"none); whether the fleet's servers take panes and an aggregator is heard; whether the spool can be written\n" +
+			"and the port is free. It changes nothing. It exits with 1 when something does not work.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := &doctor{now: time.Now, reader: newReader(cmd.Context(), service)}
@@ -127,6 +128,7 @@ func (d *doctor) examine(ctx context.Context) {
 	d.spool()
 	d.loki(ctx)
 	d.notifiers(ctx)
+	d.fleet(ctx)
 	d.web(ctx)
 }
 
@@ -384,6 +386,45 @@ func (d *doctor) notifiers(ctx context.Context) {
 	}
 	if !pages {
 		d.say(weak, "notify", "alerts are printed, and nobody is paged", "notify: [{type: alertmanager, urls: [http://alertmanager:9093]}]")
+	}
+}
+
+// fleet tries the fleet's servers as a node does; an aggregator that is its own server only has to be able to listen.
+func (d *doctor) fleet(ctx context.Context) {
+	f := &d.config.Fleet
+	if f.Embedded {
+		for _, address := range []string{f.Server.Listen, f.Server.ClusterListen} {
+			if address != "" {
+				d.listens(ctx, "fleet server", "tcp", address, address+" is free to listen on", address+": squall runs, and listens there or another does",
+					"another program listens there, or the address is not this machine's")
+			}
+		}
+	}
+	if f.NATS == "" {
+		return
+	}
+	patience := min(d.config.Pane+3*time.Second, probeTime)
+	ctx, cancel := context.WithTimeout(ctx, probeTime+patience)
+	defer cancel()
+	server, heard, err := fleet.Probe(ctx, f.link(), patience)
+	do := "fleet.nats names the servers; panes wait on this node until one takes them"
+	switch {
+	case errors.Is(err, fleet.ErrStranger):
+		do = "fleet.nkey_file or credentials_file is missing, or its public half is not among the server's users (fleet.server.nodes of the aggregators)"
+	case errors.Is(err, fleet.ErrRights):
+		do = fmt.Sprintf("let this user publish to squall.%s.pane.%s, and subscribe to %s.> and squall.%[1]s.cover.>; is it the key of this node?",
+			f.Cluster, f.name(), fleet.InboxPrefix(f.name()))
+	case errors.Is(err, fleet.ErrNoStream):
+		do = "start squall aggregate, which makes the stream; of a cluster most servers must run; is JetStream on, and fleet.cluster the same there?"
+	}
+	d.tried("fleet", server+" takes this node's panes", err, do)
+	switch {
+	case err != nil:
+	case heard == "":
+		d.say(weak, "fleet", fmt.Sprintf("no aggregator was heard within %s: this node tells its alerts itself", shortDuration(patience)),
+			"does squall aggregate run? It tells something after each pane, once a node has told it one")
+	default:
+		d.say(healthy, "fleet", "the aggregator "+heard+" is heard", "")
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,10 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/squall-sre/squall/pipeline/fleet"
 )
 
 // doctored gives what the doctor says of a configuration.
@@ -231,4 +235,39 @@ func TestSampleReadsTheEnd(t *testing.T) {
 	if err != nil || got.failed > 0 || got.lines < 1000 || got.requests != got.lines || got.times != 0 || got.hosts != 0 || !got.fits() {
 		t.Errorf("%+v, %v", got, err)
 	}
+}
+
+// TestDoctorTriesTheFleet tries servers that are away, that have no stream yet, that no aggregator is heard on, and well.
+func TestDoctorTriesTheFleet(t *testing.T) {
+	t.Parallel()
+	address := startFleetServer(t)
+	fleetOf := func(nats string) []diagnosis {
+		found, _ := doctored(t, fmt.Sprintf("sources: [{type: stdin}]\nspool: {dir: %q}\nweb: {listen: %q}\npane: 1s\nfleet: {nats: %q, node: edge}\n", t.TempDir(), freeAddress(t), nats))
+		return found
+	}
+	says := func(nats, status, do string) {
+		t.Helper()
+		if d := about(fleetOf(nats), "fleet"); d.Status != status || !strings.Contains(d.Do, do) {
+			t.Errorf("%+v, want %s: %s", d, status, do)
+		}
+	}
+	says("nats://"+freeAddress(t), sick, "fleet.nats names the servers")
+	says(address, sick, "start squall aggregate")
+	link, err := fleet.Connect(fleet.Config{URL: address, Cluster: "default", Node: "agg"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer link.Close()
+	eventually(t, "there is a stream", func() bool { return link.Declare(t.Context(), fleet.StreamConfig{}) == nil })
+	says(address, weak, "does squall aggregate run?")
+	ctx, stop := context.WithCancel(t.Context())
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		for tick := time.NewTicker(20 * time.Millisecond); ctx.Err() == nil; <-tick.C {
+			_ = link.Tell([]byte("{}")) // whoever listens hears the next
+		}
+	})
+	defer telling.Wait()
+	defer stop()
+	says(address, healthy, "")
 }

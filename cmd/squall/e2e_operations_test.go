@@ -30,6 +30,12 @@ type logger struct {
 
 func startLogger(t *testing.T, path, method string, every time.Duration) *logger {
 	t.Helper()
+	return startLoggerAhead(t, path, method, every, 0)
+}
+
+// startLoggerAhead writes by a clock that is ahead by so much.
+func startLoggerAhead(t *testing.T, path, method string, every, ahead time.Duration) *logger {
+	t.Helper()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +51,7 @@ func startLogger(t *testing.T, path, method string, every time.Duration) *logger
 			case <-stop:
 				return
 			case <-tick.C:
-				if _, err := f.WriteString(logLine(time.Now(), method, i)); err != nil {
+				if _, err := f.WriteString(logLine(time.Now().Add(ahead), method, i)); err != nil {
 					t.Error(err)
 					return
 				}

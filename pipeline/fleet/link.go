@@ -115,7 +115,7 @@ func (c *Config) options() ([]nats.Option, error) {
 	case c.NKey != "":
 		option, err := nats.NkeyOptionFromSeed(c.NKey)
 		if err != nil {
-			return nil, fmt.Errorf("read the NKey %s: %w", c.NKey, err)
+			return nil, fmt.Errorf("read the NKey %s, which has to be the file with the seed (SU…) of %s: %w", c.NKey, c.Node, err)
 		}
 		options = append(options, option)
 	}

@@ -31,7 +31,6 @@ const (
 
 var (
 	errNoAnswer    = errors.New("the stream did not answer")
-	errNoStream    = errors.New("there is no stream, or it has no leader")
 	errReconnected = errors.New("connected anew")
 )
 
@@ -251,7 +250,7 @@ func (s *session) land() {
 // readAnswer tells whether the stream has the pane, and, if not, whether it would never take it.
 func readAnswer(msg *nats.Msg, stream string) (tooLarge bool, err error) {
 	if msg.Header.Get("Status") == "503" {
-		return false, errNoStream
+		return false, ErrNoStream
 	}
 	var ack struct {
 		Stream string `json:"stream"`
