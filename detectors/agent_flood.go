@@ -41,13 +41,16 @@ func (d *agentFlood) Detect(w *Window) []Finding {
 		if s == nil || usual.Minutes < agentMinutes {
 			continue
 		}
+		threshold := max(d.PerMinute, d.Margin*usual.PerMinute)
+		if level(float64(s.Agents.AtMost())/w.Minutes(), threshold, leave) == Below {
+			continue // as nearly always: nothing has to be ranked
+		}
 		top, ok := busiestAgent(s)
 		if !ok {
 			continue
 		}
 		perMinute := float64(top.Count) / w.Minutes()
 		share := float64(top.Count) / float64(s.Agents.Total())
-		threshold := max(d.PerMinute, d.Margin*usual.PerMinute)
 		// A share has an end: where one agent makes most of the quiet traffic already, nine tenths are a flood.
 		lvl := min(level(perMinute, threshold, leave), level(share, min(d.Margin*usual.Share, 0.9), leave))
 		if lvl == Below {

@@ -43,10 +43,11 @@ type Engine struct {
 	keep      int64 // ns: how far back the ring reaches
 	keepSites int64 // ns: how far back its panes have their sites, which are what is large
 
-	ring      []*pane.Pane  // the last panes, oldest first
-	sites     *pane.Windows // their sites
-	events    *pane.Windows // their events
-	waits     *pane.Windows // the Waits of their sites
+	ring      []*pane.Pane     // the last panes, oldest first
+	heldTo    map[string]int64 // ns: by site, the end of the last pane in whose ring it is
+	sites     *pane.Windows    // their sites
+	events    *pane.Windows    // their events
+	waits     *pane.Windows    // the Waits of their sites
 	episodes  map[episodeKey]*episode
 	incidents map[string]*pane.Pane // by site ("" for the cluster): the merged panes since its first episode began
 	baselines *Baselines
@@ -98,7 +99,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 	e := &Engine{
 		pane: int64(cfg.Pane), cluster: cfg.Cluster, pool: cfg.Pool,
 		controls: cfg.Controls, deps: cfg.Dependencies,
-		episodes: map[episodeKey]*episode{}, incidents: map[string]*pane.Pane{}, baselines: newBaselines(),
+		heldTo: map[string]int64{}, episodes: map[episodeKey]*episode{}, incidents: map[string]*pane.Pane{}, baselines: newBaselines(),
 		onsets: map[episodeKey][]int64{}, listener: newListener(), learned: learnedPools{},
 	}
 	if e.controls == nil {
@@ -201,7 +202,7 @@ func (e *Engine) Close(p *pane.Pane) *Result {
 	views := map[viewKey]*pane.Pane{}
 	seen := map[episodeKey]bool{}
 	res := &Result{At: p.End, Pane: p, Coverage: p.Coverage, Heard: p.Heard, Silences: e.listener.silences()}
-	names := e.siteNames()
+	names := slices.Sorted(maps.Keys(e.heldTo))
 	e.onlySite = len(names) == 1
 	for _, r := range e.detectors {
 		r.variants(names, func(d Detector, sites []string) {
@@ -235,6 +236,7 @@ func (e *Engine) push(p *pane.Pane) {
 	e.sites.Push(part(p, PerSite, ""))
 	e.events.Push(part(p, Cluster, ""))
 	e.waits.Push(part(p, PerClient, ""))
+	e.hold(p)
 	first := 0
 	for e.ring[first].End <= p.End-e.keep {
 		first++
@@ -249,15 +251,16 @@ func (e *Engine) push(p *pane.Pane) {
 	}
 }
 
-// siteNames lists the sites of the ring, sorted.
-func (e *Engine) siteNames() []string {
-	names := map[string]bool{}
-	for _, p := range e.ring {
-		for name := range p.Sites {
-			names[name] = true
+// hold notes how long the sites of a pane are in the ring.
+func (e *Engine) hold(p *pane.Pane) {
+	for name, s := range p.Sites {
+		keep := min(e.keepSites, e.keep)
+		if len(s.Waits) > 0 {
+			keep = e.keep
 		}
+		e.heldTo[name] = max(e.heldTo[name], p.End+keep)
 	}
-	return slices.Sorted(maps.Keys(names))
+	maps.DeleteFunc(e.heldTo, func(_ string, end int64) bool { return end <= p.End })
 }
 
 // A viewKey tells apart the views of one moment: detectors of one length and scope share one.

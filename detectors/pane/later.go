@@ -5,34 +5,48 @@ package pane
 // storms alone, and they are most of the work. Each of them is merged when it is first asked for. The parts may not
 // change any more.
 type later struct {
-	cells []*Cell
-	tops  []*Top
-	few   [4]*Cell // room for cells
+	cells  []*Cell
+	tops   []*Top
+	few    [4]*Cell // room for cells
+	agents Top      // of the cells
 }
 
-// postpone has the sets, the ranking and the samples of o merged into those of c when they are asked for.
-func (c *Cell) postpone(o *Cell) {
-	l := c.Clients.later
-	if l == nil {
-		l = &later{}
-		l.cells = l.few[:0]
-		for _, d := range []struct {
-			set *Distinct
-			of  func(*Cell) *Distinct
-		}{
-			{&c.Clients, func(o *Cell) *Distinct { return &o.Clients }},
-			{&c.Agents, func(o *Cell) *Distinct { return &o.Agents }},
-			{&c.URLs, func(o *Cell) *Distinct { return &o.URLs }},
-			{&c.Missed, func(o *Cell) *Distinct { return &o.Missed }},
-			{&c.Refused.Clients, func(o *Cell) *Distinct { return &o.Refused.Clients }},
-		} {
-			d.set.later, d.set.of = l, d.of
-		}
-		c.Samples.later = l
+// cellsAtOnce is how many cells of windows are made at a time.
+const cellsAtOnce = 16
+
+// windowCell is a cell of a window with room for what is postponed.
+type windowCell struct {
+	Cell
+	later
+}
+
+// windowCells hands out cells of windows. They are made some at a time: a window has a hundred, and one is merged for
+// every pane.
+type windowCells []windowCell
+
+func (w *windowCells) next() *Cell {
+	if len(*w) == 0 {
+		*w = make(windowCells, cellsAtOnce)
 	}
+	c, l := &(*w)[0].Cell, &(*w)[0].later
+	*w = (*w)[1:]
+	l.cells = l.few[:0]
+	c.Clients.later, c.Clients.of = l, func(o *Cell) *Distinct { return &o.Clients }
+	c.Agents.later, c.Agents.of = l, func(o *Cell) *Distinct { return &o.Agents }
+	c.URLs.later, c.URLs.of = l, func(o *Cell) *Distinct { return &o.URLs }
+	c.Missed.later, c.Missed.of = l, func(o *Cell) *Distinct { return &o.Missed }
+	c.Refused.Clients.later, c.Refused.Clients.of = l, func(o *Cell) *Distinct { return &o.Refused.Clients }
+	c.Samples.later = l
+	return c
+}
+
+// postpone has the sets, the ranking and the samples of o merged into those of c, a cell of a window, when they are
+// asked for.
+func (c *Cell) postpone(o *Cell) {
+	l := c.Samples.later
 	l.cells = append(l.cells, o)
 	if c.TopAgents == nil && o.TopAgents != nil {
-		c.TopAgents = &Top{later: l}
+		c.TopAgents, l.agents.later = &l.agents, l
 	}
 }
 

@@ -36,10 +36,11 @@ func MergeAll(start, end int64, panes []*Pane) *Pane {
 	if events > 0 {
 		dst.Events = make([]pipeline.Event, 0, events)
 	}
+	var fresh windowCells
 	for _, p := range panes {
-		for _, name := range p.SiteNames() {
-			s, part := dst.Site(name), p.Sites[name]
-			mergeCells(s, part, dst, p, (*Cell).postpone)
+		for name, part := range p.Sites {
+			s := dst.Site(name)
+			mergeCells(s, part, dst, p, fresh.next, (*Cell).postpone)
 			s.Agents = postponeTop(s.Agents, part.Agents)
 			s.Clients = postponeTop(s.Clients, part.Clients)
 			s.Waits = mergeWaits(s.Waits, part.Waits)
@@ -96,21 +97,21 @@ func (p *Pane) Widen(start, end int64) {
 }
 
 func mergeSite(dst, src *Site, dstPane, srcPane *Pane) {
-	mergeCells(dst, src, dstPane, srcPane, (*Cell).mergeSketches)
+	mergeCells(dst, src, dstPane, srcPane, func() *Cell { return &Cell{} }, (*Cell).mergeSketches)
 	dst.Agents = mergeTop(dst.Agents, src.Agents)
 	dst.Clients = mergeTop(dst.Clients, src.Clients)
 	dst.Waits = mergeWaits(dst.Waits, src.Waits)
 }
 
-// mergeCells adds the cells of a site. sketches is how what is no plain count is added.
-func mergeCells(dst, src *Site, dstPane, srcPane *Pane, sketches func(dst, src *Cell)) {
+// mergeCells adds the cells of a site. fresh makes a cell, and sketches is how what is no plain count is added.
+func mergeCells(dst, src *Site, dstPane, srcPane *Pane, fresh func() *Cell, sketches func(dst, src *Cell)) {
 	if len(dst.Cells) == 0 {
 		dst.Cells = make(map[Key]*Cell, len(src.Cells))
 	}
 	for k, c := range src.Cells {
 		d := dst.Cells[k]
 		if d == nil {
-			d = &Cell{}
+			d = fresh()
 			dst.Cells[k] = d
 		}
 		d.count(c)

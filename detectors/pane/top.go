@@ -392,6 +392,27 @@ func (t *Top) Floor() uint64 {
 	return t.floor
 }
 
+// AtMost is what no key weighs more than, listed or not: of a ranking that nobody has asked for, a bound without merging.
+func (t *Top) AtMost() (most uint64) {
+	switch {
+	case t == nil:
+		return 0
+	case t.later == nil:
+		most = t.floor
+		for i := range t.entries {
+			most = max(most, t.entries[i].count)
+		}
+		return most
+	}
+	for _, c := range t.later.cells {
+		most += c.TopAgents.AtMost()
+	}
+	for _, o := range t.later.tops {
+		most += o.AtMost()
+	}
+	return most
+}
+
 // Len is how many keys are listed.
 func (t *Top) Len() int {
 	if t == nil {
