@@ -78,14 +78,12 @@ type Assembler struct {
 	open    map[int64]*openPane // by start
 	last    *openPane           // where the last Record went
 	started bool
-	next    int64    // start of the next pane to hand out, once started
-	empty   int      // empty panes handed out in a row
-	pending Coverage // of lines without a pane: goes to the next one handed out
-	indexes []map[place]slot
-	client  [64]byte // scratch for an address as text
-	seen    names    // agents and addresses
-	agents  int      // that a site of the pane before had, in the mean: room is made at once
-	clients int      // likewise
+	next    int64       // start of the next pane to hand out, once started
+	empty   int         // empty panes handed out in a row
+	pending Coverage    // of lines without a pane: goes to the next one handed out
+	spare   []*openPane // to be counted in again
+	ranks   []ranked    // scratch for seal
+	agents  names
 	tellers []teller
 	names   map[string]int // of tellers
 }
@@ -277,14 +275,16 @@ func (a *Assembler) Next() *Pane {
 	if a.last == o {
 		a.last = nil
 	}
-	o.pane.Jump = jump
-	o.waits.close(o.pane)
+	p := o.pane
+	p.Jump = jump
+	o.waits.close(p)
 	o.join()
-	if len(a.indexes) < 4 {
-		clear(o.index)
-		a.indexes = append(a.indexes, o.index)
+	a.finish(p, o.heard)
+	if len(a.spare) < maxSpare {
+		o.empty(&a.cfg)
+		a.spare = append(a.spare, o)
 	}
-	return a.finish(o.pane, o.heard)
+	return p
 }
 
 // finish brings a pane into its final, canonical form.
@@ -292,18 +292,11 @@ func (a *Assembler) finish(p *Pane, heard []uint64) *Pane {
 	p.Coverage.add(&a.pending)
 	a.pending = Coverage{}
 	a.listen(p, heard)
-	a.agents, a.clients = 0, 0
-	for _, s := range p.Sites {
-		a.agents += s.Agents.Len()
-		a.clients += s.Clients.Len()
-	}
-	a.agents /= max(len(p.Sites), 1)
-	a.clients /= max(len(p.Sites), 1)
 	p.bound(&a.cfg)
 	if a.cfg.Whole != nil {
 		a.cfg.Whole(p)
 	}
-	p.shorten(&a.cfg)
+	a.seal(p)
 	return p
 }
 
@@ -316,14 +309,20 @@ func (p *Pane) bound(cfg *Config) {
 
 // shorten cuts the lists of agents and clients to what is kept of them.
 func (p *Pane) shorten(cfg *Config) {
-	share := max(keptTop/max(len(p.Sites), 1), minTop)
+	agents, clients := p.lists(cfg)
 	for _, s := range p.Sites {
-		s.Agents.trim(min(cfg.AgentsPerSite, share))
-		s.Clients.trim(min(cfg.ClientsPerSite, share))
+		s.Agents.trim(agents)
+		s.Clients.trim(clients)
 		for _, c := range s.Cells {
 			c.TopAgents.trim(cfg.AgentsPerCell)
 		}
 	}
+}
+
+// lists is how many agents, and clients, are kept of each site.
+func (p *Pane) lists(cfg *Config) (agents, clients int) {
+	share := max(keptTop/max(len(p.Sites), 1), minTop)
+	return min(cfg.AgentsPerSite, share), min(cfg.ClientsPerSite, share)
 }
 
 func (t *Top) trim(n int) {
@@ -411,12 +410,12 @@ func (a *Assembler) lookup(t int64) (o *openPane, late bool) {
 	if len(a.open) >= a.cfg.MaxOpen && !a.dropAfter(start) {
 		return nil, false
 	}
-	o = &openPane{pane: &Pane{Start: start, End: start + a.length, Sites: map[string]*Site{}}}
-	if n := len(a.indexes); n > 0 {
-		o.index, a.indexes = a.indexes[n-1], a.indexes[:n-1]
+	if n := len(a.spare); n > 0 {
+		o, a.spare = a.spare[n-1], a.spare[:n-1]
 	} else {
-		o.index = map[place]slot{}
+		o = newOpenPane()
 	}
+	o.pane = &Pane{Start: start, End: start + a.length, Sites: map[string]*Site{}}
 	a.open[start] = o
 	if 2*len(a.open) == a.cfg.MaxOpen {
 		for src := range a.marks.clocks {

@@ -40,22 +40,24 @@ func methodName(method []byte) string {
 	return OtherMethod
 }
 
-// openPane is a pane that is being counted in.
+// openPane is a pane that is being counted in. What it counts in is used again for another pane when this one is
+// closed (see seal): the cells of one pane are those of the next.
 type openPane struct {
 	pane  *Pane
-	index map[place]slot // cells that have their own key; cleared whenever cells are folded
+	index map[place]*slot // cells that have their own key; cleared whenever cells are folded
+	slots []*slot         // of index
 	cells int
 	full  bool // folding left little room: it is not tried again
 	waits waiters
 	heard []uint64 // Records by teller
+	stray slot     // the last cell that is not the place's own
 
 	passed *openPane // what an edge let pass; nil for nothing
 
-	recent [64]struct { // the last cell of each fold of a key: most lines are of few keys
-		place
-		slot
-	}
+	recent [64]*slot // the last slot of each fold of a key: most lines are of few keys
 }
+
+func newOpenPane() *openPane { return &openPane{index: map[place]*slot{}} }
 
 // place is where a Record is counted.
 type place struct {
@@ -64,36 +66,40 @@ type place struct {
 }
 
 type slot struct {
+	place
 	site    *Site
 	cell    *Cell
 	reclaim int64 // ns
+	live    bool  // the place is one of the pane's
+	idle    uint8 // panes since it last was
 }
 
 // find gives the cell of a place.
-func (a *Assembler) find(o *openPane, at place) slot {
+func (a *Assembler) find(o *openPane, at place) *slot {
 	n := len(at.key.Route)
 	h := uint(len(at.site))*7 + uint(n)*31 + uint(at.key.Method[0])*5 + uint(at.key.Origin)*3
 	if n > 1 {
 		h += uint(at.key.Route[1])*13 + uint(at.key.Route[n/2])
 	}
 	recent := &o.recent[h%uint(len(o.recent))]
-	if recent.cell != nil && recent.place == at {
-		return recent.slot
+	s := *recent
+	if s == nil || s.place != at {
+		s = o.index[at]
 	}
-	s, ok := o.index[at]
-	if !ok {
-		if s, ok = a.newSlot(o, at); !ok {
+	if s == nil || !s.live {
+		own := false
+		if s, own = a.newSlot(o, at, s); !own {
 			return s
 		}
 	}
-	recent.place, recent.slot = at, s
+	*recent = s
 	return s
 }
 
 // newSlot makes a cell, or folds the place into another where a cap is reached. Up to twice the caps of sites
-// and cells all are held, so that what is left at the close depends on their weights and not on their order.
-// own is false for a cell that is not the place's own.
-func (a *Assembler) newSlot(o *openPane, at place) (s slot, own bool) {
+// and cells all are held, so that what is left at the close depends on their weights and not on their order. s is what an
+// earlier pane counted the place in, nil for nothing. own is false for a cell that is not the place's own.
+func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) {
 	p := o.pane
 	site, known := p.Sites[at.site]
 	var cell *Cell
@@ -124,38 +130,62 @@ func (a *Assembler) newSlot(o *openPane, at place) (s slot, own bool) {
 			p.Fold(a.cfg.MaxSites, 2*a.cfg.MaxCells)
 			o.recount()
 		}
+		if own && s != nil && len(s.site.Cells) == 0 {
+			p.Sites[at.site] = s.site
+		}
 		site = p.Site(at.site)
 	}
 	if site.Agents == nil {
 		site.Agents = NewTop(exactFactor * a.cfg.AgentsPerSite)
 		site.Clients = NewTop(exactFactor * a.cfg.ClientsPerSite)
-		site.Agents.room(a.agents)
-		site.Clients.room(a.clients)
 	}
 	if cell == nil {
 		if len(site.Cells) >= 2*a.cfg.MaxCells && at.key.Route != Other {
 			p.Coverage.CellsFolded += site.fold(a.cfg.MaxCells)
 			o.recount()
 		}
-		cell = &Cell{TopAgents: NewTop(exactFactor * a.cfg.AgentsPerCell)}
+		if own && s != nil {
+			cell = s.cell
+		} else {
+			cell = &Cell{TopAgents: NewTop(exactFactor * a.cfg.AgentsPerCell)}
+		}
 		site.Cells[at.key] = cell
 		o.cells++
 	}
-	s = slot{site, cell, int64(a.cfg.Reclaim(at.site))}
-	if own {
-		o.index[at] = s
+	return o.put(slot{at, site, cell, int64(a.cfg.Reclaim(at.site)), true, 0}, own), own
+}
+
+// put notes the slot of a place.
+func (o *openPane) put(x slot, own bool) *slot {
+	if !own {
+		o.stray = x
+		return &o.stray
 	}
-	return s, own
+	s := o.index[x.place]
+	if s == nil {
+		s = &slot{}
+		o.index[x.place] = s
+		o.slots = append(o.slots, s)
+	}
+	*s = x
+	return s
 }
 
 // recount is needed after cells were folded.
 func (o *openPane) recount() {
-	clear(o.index)
-	clear(o.recent[:])
+	o.forget()
 	o.cells = 0
 	for _, s := range o.pane.Sites {
 		o.cells += len(s.Cells)
 	}
+}
+
+// forget leaves all that was counted in to the pane alone.
+func (o *openPane) forget() {
+	clear(o.index)
+	clear(o.recent[:])
+	clear(o.slots)
+	o.slots = o.slots[:0]
 }
 
 // count adds a Record to its cell and site.
@@ -197,12 +227,13 @@ func (a *Assembler) count(o *openPane, src int, r *pipeline.Record) {
 	if r.UserAgent != nil {
 		name := r.UserAgent[:min(len(r.UserAgent), maxKey)]
 		agent = xxhash.Sum64(name)
-		c.Agents.Add(agent)
-		ofSite := s.site.Agents
-		if probe {
-			ofSite = nil
+		text := a.agents.intern(name, agent)
+		if !c.TopAgents.addString(text, agent, 1) {
+			c.Agents.Add(agent)
 		}
-		a.seen.count(name, agent, c.TopAgents, ofSite)
+		if !probe {
+			s.site.Agents.addString(text, agent, 1)
+		}
 	}
 	if r.Client.IsValid() {
 		address := r.Client.As16()
@@ -212,8 +243,7 @@ func (a *Assembler) count(o *openPane, src int, r *pipeline.Record) {
 			c.Refused.Clients.Add(client)
 		}
 		if !probe {
-			text := r.Client.Unmap().WithZone("").AppendTo(a.client[:0])
-			a.seen.count(text, xxhash.Sum64(text), s.site.Clients)
+			s.site.Clients.addAddress(address, client, 1)
 			if waited(r) {
 				o.waits.add(r, methodName(r.Method), client)
 			}

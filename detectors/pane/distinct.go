@@ -16,7 +16,7 @@ const (
 // value is empty. The result depends on the set of hashes alone, not on order or repetition. Hashes must be
 // uniformly distributed over 64 bits.
 type Distinct struct {
-	slots  []uint64 // open addressing, at most half full; 0 is a free slot
+	slots  []uint64 // open addressing, at most half full, or a bare list in closed panes; 0 is a free slot
 	n      int      // used slots, and one more for the hash 0
 	zero   bool
 	sketch *hyperloglog.Sketch // dense, so that reading it changes nothing; nil while exact
@@ -58,7 +58,7 @@ func (d *Distinct) Add(hash uint64) {
 // grow makes room for n hashes.
 func (d *Distinct) grow(n int) {
 	old := d.slots
-	size := max(8, len(old))
+	size := 8
 	for 2*n > size {
 		size *= 2
 	}
@@ -82,8 +82,13 @@ func (d *Distinct) estimate() {
 	if err != nil {
 		return // only for a precision outside 4–18: the exact set stays
 	}
-	for _, hash := range d.hashes() {
-		sketch.InsertHash(hash)
+	if d.zero {
+		sketch.InsertHash(0)
+	}
+	for _, hash := range d.slots {
+		if hash != 0 {
+			sketch.InsertHash(hash)
+		}
 	}
 	*d = Distinct{sketch: sketch}
 }

@@ -13,17 +13,17 @@ func behind(r *pipeline.Record) bool { return r.Edge && r.Reached != pipeline.No
 // passed is where the requests that an edge let pass are counted until the pane closes.
 func (a *Assembler) passed(o *openPane) *openPane {
 	if o.passed == nil {
-		o.passed = &openPane{
-			pane:  &Pane{Start: o.pane.Start, End: o.pane.End, Sites: map[string]*Site{}},
-			index: map[place]slot{},
-		}
+		o.passed = newOpenPane()
+	}
+	if o.passed.pane == nil {
+		o.passed.pane = &Pane{Start: o.pane.Start, End: o.pane.End, Sites: map[string]*Site{}}
 	}
 	return o.passed
 }
 
 // join brings what the edge let pass into the pane: whole for sites of which the origin told nothing in it.
 func (o *openPane) join() {
-	if o.passed == nil {
+	if o.passed == nil || o.passed.pane == nil {
 		return
 	}
 	p, edge := o.pane, o.passed.pane

@@ -74,7 +74,13 @@ func (d *Distinct) settle() {
 }
 
 func (t *Top) settle() {
-	if t == nil || t.later == nil {
+	if t == nil {
+		return
+	}
+	if len(t.addresses) > 0 {
+		t.spell()
+	}
+	if t.later == nil {
 		return
 	}
 	l := t.later

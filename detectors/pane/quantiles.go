@@ -111,6 +111,20 @@ func (q *Quantiles) bins(f func(index int, n uint64) bool) {
 	}
 }
 
+// extent is how many bins are in use, and which part of dense holds them.
+func (q *Quantiles) extent() (low, high, n int) {
+	for i, in := range q.dense {
+		if in == 0 {
+			continue
+		}
+		if n++; n == 1 {
+			low = i
+		}
+		high = i + 1
+	}
+	return low, high, n + len(q.pairs)
+}
+
 // Merge adds the durations of o, which is not changed. It is exact.
 func (q *Quantiles) Merge(o *Quantiles) {
 	q.count += o.count

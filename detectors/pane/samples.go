@@ -16,13 +16,14 @@ const (
 // Samples keeps three requests as text: those with the smallest hashes, so that neither order nor repetition
 // matters. The text is raw: whoever shows it escapes it. The zero value is empty.
 type Samples struct {
-	kept  []sample // ascending by hash
-	later *later   // what is still to be merged; nil for nothing
+	kept   []sample // ascending by hash
+	merged bool     // some of the texts are another's, too
+	later  *later   // what is still to be merged; nil for nothing
 }
 
 type sample struct {
 	hash uint64
-	text string
+	text []byte
 }
 
 // Add keeps r if its hash is among the smallest. Only then text is built.
@@ -30,9 +31,21 @@ func (s *Samples) Add(hash uint64, r *pipeline.Record) {
 	if len(s.kept) == maxSamples && hash >= s.kept[maxSamples-1].hash {
 		return
 	}
-	if at, found := s.find(hash); !found {
-		s.keep(at, sample{hash, sampleText(r)})
+	at, found := s.find(hash)
+	if found {
+		return
 	}
+	n := len(s.kept)
+	var room []byte // of a text that is not needed any more
+	switch {
+	case s.merged:
+	case n == maxSamples:
+		room = s.kept[n-1].text[:0]
+	case n < cap(s.kept):
+		room = s.kept[:n+1][n].text[:0]
+	}
+	s.kept = s.kept[:min(n, maxSamples-1)]
+	s.kept = slices.Insert(s.kept, at, sample{hash, appendSample(room, r)})
 }
 
 func (s *Samples) find(hash uint64) (at int, found bool) {
@@ -53,6 +66,7 @@ func (s *Samples) keep(at int, x sample) {
 func (s *Samples) Merge(o *Samples) {
 	s.settle()
 	o.settle()
+	s.merged = true
 	if len(s.kept) == 0 {
 		s.kept = slices.Clone(o.kept)
 		return
@@ -72,14 +86,14 @@ func (s *Samples) Strings() []string {
 	}
 	list := make([]string, len(s.kept))
 	for i, x := range s.kept {
-		list[i] = x.text
+		list[i] = string(x.text)
 	}
 	return list
 }
 
-// sampleText writes METHOD path?… status seconds "agent", without address and without what the query held.
-func sampleText(r *pipeline.Record) string {
-	b := make([]byte, 0, 64+min(len(r.Path), maxSamplePath)+min(len(r.UserAgent), maxSampleAgent))
+// appendSample writes METHOD path?… status seconds "agent", without address and without what the query held.
+func appendSample(b []byte, r *pipeline.Record) []byte {
+	b = slices.Grow(b, 64+min(len(r.Path), maxSamplePath)+min(len(r.UserAgent), maxSampleAgent))
 	if r.Malformed || len(r.Method) == 0 {
 		b = append(b, '-')
 	} else {
@@ -101,7 +115,7 @@ func sampleText(r *pipeline.Record) string {
 	}
 	b = append(b, ' ', '"')
 	b = appendCut(b, r.UserAgent, maxSampleAgent)
-	return string(append(b, '"'))
+	return append(b, '"')
 }
 
 func appendCut(b, text []byte, n int) []byte {

@@ -2,6 +2,8 @@ package pane
 
 import (
 	"cmp"
+	"encoding/binary"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -29,10 +31,12 @@ type Top struct {
 	floor    uint64 // no key that is not listed weighs more
 	entries  []entry
 	hashes   []uint64 // of entries, side by side for the scan
-	index    []int32  // position in entries plus one, by linear probing; nil up to scanLimit entries
+	index    []int32  // position in entries plus one, by linear probing; nil for few entries, and in closed panes
 	cursor   int      // where the search for a smallest entry goes on
 	least    uint64   // a lower bound of all counts; it only grows while keys are replaced
-	later    *later   // what is still to be merged; nil for nothing
+
+	addresses [][16]byte // of all entries, while their keys are addresses that nobody has asked for as text
+	later     *later     // what is still to be merged; nil for nothing
 }
 
 type entry struct {
@@ -46,44 +50,88 @@ func NewTop(capacity int) *Top { return &Top{capacity: max(capacity, 1)} }
 // Add counts weight for key, of which the first 256 bytes matter. It keeps nothing of key, and allocates only
 // for a key that it does not hold.
 func (t *Top) Add(key []byte, weight uint64) {
+	t.settle()
 	key = key[:min(len(key), maxKey)]
-	if hash := xxhash.Sum64(key); !t.addKnown(key, hash, weight) {
-		t.addNew(string(key), hash, weight)
+	hash := xxhash.Sum64(key)
+	if i := findKey(t, key, hash); i >= 0 {
+		t.addTo(i, weight)
+		return
 	}
+	t.addNew(string(key), hash, weight)
 }
 
 // AddString is Add for a string.
 func (t *Top) AddString(key string, weight uint64) {
+	t.settle()
 	key = key[:min(len(key), maxKey)]
 	t.addString(key, xxhash.Sum64String(key), weight)
 }
 
-// addString is AddString for a key that was cut and hashed.
-func (t *Top) addString(key string, hash, weight uint64) {
+// addString is AddString for a key that was cut and hashed. It tells whether the key was held.
+func (t *Top) addString(key string, hash, weight uint64) (known bool) {
 	if i := findKey(t, key, hash); i >= 0 {
-		t.entries[i].count += weight
-		t.total += weight
-		return
+		t.addTo(i, weight)
+		return true
 	}
 	t.addNew(key, hash, weight)
+	return false
 }
 
-// addKnown counts weight for a key that was cut and hashed, if it is held.
-func (t *Top) addKnown(key []byte, hash, weight uint64) bool {
-	i := findKey(t, key, hash)
-	if i < 0 {
-		return false
+// addAddress counts weight for an address, whose text is made when somebody asks for it. hash is that of its bytes.
+func (t *Top) addAddress(address [16]byte, hash, weight uint64) {
+	if len(t.addresses) != len(t.entries) { // somebody has asked
+		var text [64]byte
+		t.Add(appendAddress(text[:0], address), weight)
+		return
 	}
+	for i, at := t.first(hash); i >= 0; i, at = t.next(hash, at) {
+		if t.addresses[i] == address {
+			t.addTo(i, weight)
+			return
+		}
+	}
+	if i := t.addNew("", hash, weight); i < len(t.addresses) {
+		t.addresses[i] = address
+	} else {
+		t.addresses = append(t.addresses, address)
+	}
+}
+
+func appendAddress(b []byte, address [16]byte) []byte {
+	return netip.AddrFrom16(address).Unmap().AppendTo(b)
+}
+
+// spell makes the addresses into text.
+func (t *Top) spell() {
+	var list []byte
+	for i := range t.addresses {
+		list = appendAddress(list, t.addresses[i])
+		t.hashes[i] = uint64(len(list)) // where its text ends
+	}
+	text, from := string(list), uint64(0)
+	for i, to := range t.hashes {
+		t.entries[i].key = text[from:to]
+		t.hashes[i] = xxhash.Sum64String(text[from:to])
+		from = to
+	}
+	t.addresses = t.addresses[:0]
+	clear(t.index)
+	for i := range t.entries {
+		t.link(i)
+	}
+}
+
+func (t *Top) addTo(i int, weight uint64) {
 	t.entries[i].count += weight
 	t.total += weight
-	return true
 }
 
-func (t *Top) addNew(key string, hash, weight uint64) {
+// addNew counts weight for a key that is not held, and gives its place.
+func (t *Top) addNew(key string, hash, weight uint64) int {
 	t.total += weight
 	if len(t.entries) < t.capacity {
 		t.insert(entry{count: t.floor + weight, err: t.floor, key: key}, hash)
-		return
+		return len(t.entries) - 1
 	}
 	i := t.smallest()
 	least := t.entries[i].count
@@ -92,6 +140,7 @@ func (t *Top) addNew(key string, hash, weight uint64) {
 	t.entries[i] = entry{count: least + weight, err: least, key: key}
 	t.hashes[i] = hash
 	t.link(i)
+	return i
 }
 
 // smallest finds an entry with the smallest count. Counts only grow, so the search goes round from where it
@@ -117,22 +166,38 @@ func (t *Top) smallest() int {
 
 // findKey gives the position of key, -1 when it is not held.
 func findKey[K string | []byte](t *Top, key K, hash uint64) int {
+	i, at := t.first(hash)
+	for i >= 0 && t.entries[i].key != string(key) {
+		i, at = t.next(hash, at)
+	}
+	return i
+}
+
+// first gives the first entry with a hash, -1 for none, and where to look for the next one.
+func (t *Top) first(hash uint64) (i int, at uint64) {
 	if t.index == nil {
-		for i, h := range t.hashes {
-			if h == hash && t.entries[i].key == string(key) {
-				return i
+		return t.next(hash, 0)
+	}
+	return t.next(hash, hash)
+}
+
+func (t *Top) next(hash, at uint64) (int, uint64) {
+	if t.index == nil {
+		for ; at < uint64(len(t.hashes)); at++ {
+			if t.hashes[at] == hash {
+				return int(at), at + 1
 			}
 		}
-		return -1
+		return -1, 0
 	}
 	mask := uint64(len(t.index) - 1)
-	for at := hash & mask; ; at = (at + 1) & mask {
-		i := t.index[at] - 1
+	for ; ; at++ {
+		i := t.index[at&mask] - 1
 		if i < 0 {
-			return -1
+			return -1, 0
 		}
-		if t.hashes[i] == hash && t.entries[i].key == string(key) {
-			return int(i)
+		if t.hashes[i] == hash {
+			return int(i), at + 1
 		}
 	}
 }
@@ -215,6 +280,9 @@ func (t *Top) Merge(o *Top) {
 	}
 	t.settle()
 	o.settle()
+	if t.index == nil {
+		t.reindex(len(t.entries))
+	}
 	n := len(t.entries)
 	var listed []bool
 	if o.floor > 0 {
@@ -261,49 +329,81 @@ func (t *Top) Trim(n int) {
 	if len(t.entries) <= t.capacity {
 		return
 	}
-	list := make([]hashedEntry, len(t.entries))
-	for i := range t.entries {
-		list[i] = hashedEntry{t.entries[i], t.hashes[i]}
+	kept := t.choose(nil)
+	entries, hashes := make([]entry, len(kept)), make([]uint64, len(kept))
+	for i := range kept {
+		entries[i], hashes[i] = t.entries[kept[i].at], t.hashes[kept[i].at]
 	}
-	heaviestFirst(list, t.capacity)
-	t.floor = max(t.floor, list[t.capacity].count)
-	t.entries = make([]entry, t.capacity)
-	t.hashes = make([]uint64, t.capacity)
-	t.least, t.cursor = list[0].count, 0
-	for i, e := range list[:t.capacity] {
-		t.entries[i], t.hashes[i] = e.entry, e.hash
-		t.least = min(t.least, e.count)
-	}
-	t.reindex(t.capacity)
+	t.entries, t.hashes = entries, hashes
+	t.reindex(len(kept))
 }
 
-type hashedEntry struct {
-	entry
-	hash uint64
+// A ranked is an entry's place in the order of Items.
+type ranked struct {
+	count uint64
+	head  [2]uint64 // how the key begins: most addresses are told apart by it
+	at    int
+}
+
+// choose finds the heaviest of more entries than the capacity, in no order, and raises the floor to what the others
+// weigh. room is memory for it.
+func (t *Top) choose(room []ranked) []ranked {
+	list := slices.Grow(room[:0], len(t.entries))[:len(t.entries)]
+	var text [64]byte
+	for i := range list {
+		var head [16]byte
+		if len(t.addresses) > 0 {
+			copy(head[:], appendAddress(text[:0], t.addresses[i]))
+		} else {
+			copy(head[:], t.entries[i].key)
+		}
+		list[i] = ranked{
+			t.entries[i].count, [2]uint64{binary.BigEndian.Uint64(head[:8]), binary.BigEndian.Uint64(head[8:])}, i,
+		}
+	}
+	t.heaviestFirst(list, t.capacity)
+	t.floor = max(t.floor, list[t.capacity].count)
+	list = list[:t.capacity]
+	t.least, t.cursor = list[0].count, 0
+	for i := range list {
+		t.least = min(t.least, list[i].count)
+	}
+	return list
 }
 
 // heavier is the order of Items.
-func (e *entry) heavier(o *entry) bool {
-	return e.count > o.count || e.count == o.count && e.key < o.key
+func (t *Top) heavier(a, b *ranked) bool {
+	switch {
+	case a.count != b.count:
+		return a.count > b.count
+	case a.head[0] != b.head[0]:
+		return a.head[0] < b.head[0]
+	case a.head[1] != b.head[1]:
+		return a.head[1] < b.head[1]
+	case len(t.addresses) > 0:
+		var x, y [64]byte
+		return string(appendAddress(x[:0], t.addresses[a.at])) < string(appendAddress(y[:0], t.addresses[b.at]))
+	}
+	return t.entries[a.at].key < t.entries[b.at].key
 }
 
 // heaviestFirst brings the n heaviest entries of a longer list to its front, in no order, and the next one behind them:
 // Hoare's quickselect (CACM 4, 1961), since most of what is trimmed need not be sorted.
-func heaviestFirst(list []hashedEntry, n int) {
+func (t *Top) heaviestFirst(list []ranked, n int) {
 	for low, high := 0, len(list)-1; low < high; {
 		middle := low + (high-low)/2
 		for _, pair := range [][2]int{{low, middle}, {middle, high}, {low, middle}} { // the median of three to the middle
-			if list[pair[1]].heavier(&list[pair[0]].entry) {
+			if t.heavier(&list[pair[1]], &list[pair[0]]) {
 				list[pair[0]], list[pair[1]] = list[pair[1]], list[pair[0]]
 			}
 		}
-		pivot := list[middle].entry
+		pivot := list[middle]
 		i, j := low, high
 		for i <= j {
-			for list[i].heavier(&pivot) {
+			for t.heavier(&list[i], &pivot) {
 				i++
 			}
-			for pivot.heavier(&list[j].entry) {
+			for t.heavier(&pivot, &list[j]) {
 				j--
 			}
 			if i <= j {
@@ -429,6 +529,6 @@ func (t *Top) Clone() *Top {
 	}
 	t.settle()
 	c := *t
-	c.entries, c.hashes, c.index = slices.Clone(t.entries), slices.Clone(t.hashes), slices.Clone(t.index)
+	c.entries, c.hashes, c.index, c.addresses = slices.Clone(t.entries), slices.Clone(t.hashes), slices.Clone(t.index), nil
 	return &c
 }

@@ -444,7 +444,9 @@ func (c *coder) cell(x *Cell) {
 	x.Samples.settle()
 	x.Samples.kept = items(c, 25, x.Samples.kept, maxSamples, func(s *sample) {
 		c.fixed(1, &s.hash)
-		c.text(2, &s.text)
+		text := string(s.text)
+		c.text(2, &text)
+		s.text = []byte(text)
 	})
 	if !c.writing {
 		slices.SortFunc(x.Samples.kept, func(a, b sample) int { return cmp.Compare(a.hash, b.hash) })

@@ -167,7 +167,7 @@ func TestWireHasEveryField(t *testing.T) {
 	for i := range 5 {
 		c.TopAgents.AddString(string(rune('a'+i)), uint64(i+1))
 	}
-	c.Samples.kept = []sample{{1, "one"}, {2, "two"}}
+	c.Samples.kept = []sample{{1, []byte("one")}, {2, []byte("two")}}
 	key := Key{"GET", "/\xff", pipeline.Allowed, true}
 	p.Site("shop.example").Cells[key] = c
 	x := overTheWire(t, p).Sites["shop.example"].Cells[key]
