@@ -79,6 +79,25 @@ func BenchmarkAddOneKey(b *testing.B) {
 	}
 }
 
+// BenchmarkPanes counts lines as a day of a shop has them, 50 a second, into one pane of 10 s after the other.
+func BenchmarkPanes(b *testing.B) {
+	records := traffic(3, 1<<14, 20e6)
+	for i := range records {
+		records[i].Site = "shop.example"
+	}
+	span := int64(1<<14) * 20e6
+	a := NewAssembler(Config{})
+	src := a.Source("balancer", 5*time.Second)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		r := &records[i&(1<<14-1)]
+		a.Add(src, r)
+		r.Start, r.End = r.Start+span, r.End+span
+		for p := a.Next(); p != nil; p = a.Next() {
+		}
+	}
+}
+
 func BenchmarkQuantilesAdd(b *testing.B) {
 	var q Quantiles
 	for i := 0; b.Loop(); i++ {
