@@ -2,6 +2,9 @@ package pipeline
 
 import "net/netip"
 
+// AgentMax is how many bytes of an agent tell it from others.
+const AgentMax = 256
+
 // Unknown stands in the integer fields of a Record for "the log does not say".
 const Unknown = -1
 
@@ -113,11 +116,13 @@ type Record struct {
 	Streaming        bool // 101 or another long-lived response: kept out of latency
 
 	// Set by the enrichers. The strings are shared (interned): keeping one keeps no line alive.
-	Site   string // the configured site's name, or the host
-	Route  string // the path's template, for example /checkout/{id}
-	Origin Origin
-	Class  Class
-	Static bool // the path (not the request URI) ends in the extension of a static file
+	Site      string // the configured site's name, or the host
+	Route     string // the path's template, for example /checkout/{id}
+	Agent     string // UserAgent, of which the first AgentMax bytes matter; "" where it is empty or "-"
+	AgentHash uint64 // xxHash of Agent
+	Origin    Origin
+	Class     Class
+	Static    bool // the path (not the request URI) ends in the extension of a static file
 }
 
 // Reset makes r empty: every integer that can be unknown is Unknown, slices keep their memory.

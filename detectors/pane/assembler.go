@@ -83,7 +83,6 @@ type Assembler struct {
 	pending Coverage    // of lines without a pane: goes to the next one handed out
 	spare   []*openPane // to be counted in again
 	ranks   []ranked    // scratch for seal
-	agents  names
 	tellers []teller
 	names   map[string]int // of tellers
 }

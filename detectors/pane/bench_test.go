@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/squall-sre/squall/pipeline"
 )
 
@@ -41,6 +43,7 @@ func traffic(seed uint64, n int, step int64) []pipeline.Record {
 		}
 		r.Client = netip.AddrFrom4([4]byte{198, 51, byte(random.IntN(4)), byte(random.IntN(250))})
 		r.UserAgent = agents[min(random.IntN(40), random.IntN(40))]
+		r.Agent, r.AgentHash = string(r.UserAgent), xxhash.Sum64(r.UserAgent)
 		r.Status, r.Bytes = 200, int64(random.IntN(50000))
 		r.Reached = pipeline.Yes
 		r.UpstreamTime = duration

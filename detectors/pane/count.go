@@ -225,14 +225,16 @@ func (a *Assembler) count(o *openPane, src int, r *pipeline.Record) {
 	}
 	var agent, client uint64
 	if r.UserAgent != nil {
-		name := r.UserAgent[:min(len(r.UserAgent), maxKey)]
-		agent = xxhash.Sum64(name)
-		text := a.agents.intern(name, agent)
-		if !c.TopAgents.addString(text, agent, 1) {
+		name := r.Agent
+		if agent = r.AgentHash; name == "" {
+			text := r.UserAgent[:min(len(r.UserAgent), pipeline.AgentMax)]
+			name, agent = string(text), xxhash.Sum64(text)
+		}
+		if !c.TopAgents.addString(name, agent, 1) {
 			c.Agents.Add(agent)
 		}
 		if !probe {
-			s.site.Agents.addString(text, agent, 1)
+			s.site.Agents.addString(name, agent, 1)
 		}
 	}
 	if r.Client.IsValid() {

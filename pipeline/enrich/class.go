@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"net/netip"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/squall-sre/squall/pipeline"
 )
 
-// agentMax is how much of an agent is looked at, in bytes. Real ones have at most some 300.
+// agentMax is how much of an agent is looked at, in bytes.
 const agentMax = 512
 
 // probeAgents begin the agents of health checks by which a balancer, a service registry or a kubelet decides
@@ -33,12 +35,21 @@ var botWords = [][]byte{
 	[]byte("ia_archiver"), []byte("embedly"), []byte("validator"), []byte("k6/"), []byte("apachebench"), []byte("vegeta"), []byte("+http"),
 }
 
+// agent is what is remembered of an agent.
+type agent struct {
+	class pipeline.Class
+	name  string // of which no more matters
+	hash  uint64
+}
+
 // classify judges the client by its agent and, for one that says it is a browser, by what browsers never do.
 //
 // A browser sends HEAD only from a script of a page, and then with a Referer; it sends OPTIONS as a preflight,
 // often without one, so OPTIONS proves nothing; TRACE and WebDAV's methods it does not send at all.
 func (c *Chain) classify(r *pipeline.Record) pipeline.Class {
-	class := c.agentClass(r.UserAgent)
+	a := c.agent(r.UserAgent)
+	r.Agent, r.AgentHash = a.name, a.hash
+	class := a.class
 	if class != pipeline.Browser {
 		return class
 	}
@@ -53,20 +64,21 @@ func (c *Chain) classify(r *pipeline.Record) pipeline.Class {
 	return pipeline.Browser
 }
 
-func (c *Chain) agentClass(agent []byte) pipeline.Class {
-	if len(agent) == 0 || len(agent) == 1 && agent[0] == '-' {
-		return pipeline.Empty
+func (c *Chain) agent(text []byte) agent {
+	if len(text) == 0 || len(text) == 1 && text[0] == '-' {
+		return agent{class: pipeline.Empty}
 	}
-	if len(agent) > agentMax {
-		agent = agent[:agentMax]
+	if len(text) > agentMax {
+		text = text[:agentMax]
 	}
-	h := c.classes.hash(0, agent)
-	if class, ok := c.classes.get(h, 0, agent); ok {
-		return class
+	h := c.agents.hash(0, text)
+	if a, ok := c.agents.get(h, 0, text); ok {
+		return a
 	}
-	class := judgeAgent(agent)
-	c.classes.put(h, 0, agent, class)
-	return class
+	name := text[:min(len(text), pipeline.AgentMax)]
+	a := agent{judgeAgent(text), string(name), xxhash.Sum64(name)}
+	c.agents.put(h, 0, text, a)
+	return a
 }
 
 // ClassOf judges a User-Agent alone, as far as it says what it is.

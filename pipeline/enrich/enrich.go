@@ -76,7 +76,7 @@ type Chain struct {
 	origins *origins
 	sites   *siteTable
 	routes  *router
-	classes *memo[pipeline.Class]
+	agents  *memo[agent]
 }
 
 // New checks the configuration and builds the chain. All that is wrong with it is in the error, joined.
@@ -98,7 +98,7 @@ func New(cfg Config) (*Chain, error) {
 		origins: origins,
 		sites:   sites,
 		routes:  newRouter(cfg.Limits.Paths),
-		classes: newMemo[pipeline.Class](4 << 10),
+		agents:  newMemo[agent](4 << 10),
 	}, nil
 }
 
@@ -134,7 +134,7 @@ type sourceEnricher struct {
 	fixed *site
 }
 
-// Enrich fills Client, Origin, Site, Route, Static and Class.
+// Enrich fills Client, Origin, Site, Route, Agent, Static and Class.
 func (e *sourceEnricher) Enrich(r *pipeline.Record) {
 	c := e.chain
 	r.Origin = pipeline.External

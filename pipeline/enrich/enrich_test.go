@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
@@ -232,6 +233,9 @@ func TestClasses(t *testing.T) {
 			c.For("").Enrich(&r)
 			if r.Class != tc.want {
 				t.Errorf("%.60q %s: got %s, want %s", tc.agent, tc.method, r.Class, tc.want)
+			}
+			if want := tc.agent[:min(len(tc.agent), pipeline.AgentMax)]; tc.want != pipeline.Empty && (r.Agent != want || r.AgentHash != xxhash.Sum64String(want)) {
+				t.Errorf("%.60q is counted as %.60q, %x", tc.agent, r.Agent, r.AgentHash)
 			}
 		}
 	}
