@@ -170,8 +170,8 @@ func token(line []byte, pos int) (word []byte, next int) {
 	if pos >= len(line) {
 		return nil, len(line)
 	}
-	if i := bytes.IndexByte(line[pos:], ' '); i >= 0 {
-		return line[pos : pos+i], pos + i + 1
+	if i := find(line, pos, ' '); i >= 0 {
+		return line[pos:i], i + 1
 	}
 	return line[pos:], len(line)
 }

@@ -164,11 +164,13 @@ func (s *jsonScanner) raw() (raw []byte, escaped, ok bool) {
 	}
 }
 
+// ones and highs have the lowest and the highest bit of each byte of a word.
+const ones, highs = 0x0101010101010101, 0x8080808080808080
+
 // special finds the first quote, backslash or control character from i on; len(text) or more when there is none.
 // It looks at eight bytes at a time: a byte less than n borrows into its highest bit from x-n, and only a byte
 // behind the first can do so wrongly.
 func special(text []byte, i int) int {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for i+8 <= len(text) {
 		x := binary.LittleEndian.Uint64(text[i:])
 		quote, backslash := x^(ones*'"'), x^(ones*'\\')

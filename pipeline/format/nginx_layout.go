@@ -2,6 +2,7 @@ package format
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -36,8 +37,48 @@ const (
 type element struct {
 	v       variable
 	end     stop
+	short   bool // see isShort
 	literal []byte
 	fence   int // of stopUser: the element whose literal has the first quote behind the name; 0: there is none
+	width   int // of values that are mostly as long, in bytes, and hold what may begin the literal; 0: there is none
+
+	word, mask uint64 // the literal, and which bytes of a word it has; no mask: it is longer
+}
+
+// prepare sets what follows from the variable and its literal.
+func (e *element) prepare() {
+	e.short = e.v.isShort()
+	switch {
+	case e.v == varTimeLocal:
+		e.width = clfLen
+	case e.v == varTimeISO && e.literal[0] == ' ': // with a space before the hours and no zone
+		e.width = isoLen
+	}
+	var word, mask [8]byte
+	if copy(word[:], e.literal) == len(e.literal) {
+		for i := range e.literal {
+			mask[i] = 0xff
+		}
+		e.word, e.mask = binary.LittleEndian.Uint64(word[:]), binary.LittleEndian.Uint64(mask[:])
+	}
+}
+
+// follows tells whether the literal stands at a place of the line: it is compared as one word.
+func (e *element) follows(line []byte, at int) bool {
+	if e.mask == 0 || at+8 > len(line) {
+		return bytes.HasPrefix(line[at:], e.literal)
+	}
+	return (binary.LittleEndian.Uint64(line[at:])^e.word)&e.mask == 0
+}
+
+// search gives where the literal stands next; -1 for nowhere.
+func (e *element) search(line []byte, at int) int {
+	for {
+		if at = find(line, at, e.literal[0]); at < 0 || e.follows(line, at) {
+			return at
+		}
+		at++
+	}
 }
 
 // A layout is a compiled log_format.
@@ -234,6 +275,9 @@ func cutVariable(s string) (name, rest string) {
 func (l *layout) setStops() {
 	for i := range l.elements {
 		e := &l.elements[i]
+		if len(e.literal) > 0 {
+			e.prepare()
+		}
 		last := i == len(l.elements)-1
 		switch {
 		case len(e.literal) == 0 && last:
@@ -271,15 +315,14 @@ func (l *layout) fenceOf(i int) int {
 // is followed by a date and that quote, and is the one.
 func (l *layout) userEnd(line []byte, pos, i int) int {
 	e, next := &l.elements[i], &l.elements[i+1]
-	first := literalAt(line, pos, e.literal)
+	first := e.search(line, pos)
 	if first < 0 || e.fence == i {
 		return first
 	}
 	if e.fence == 0 {
 		return l.userBeforeTime(line, pos, first, i)
 	}
-	if at := first + len(e.literal) + clfLen; e.fence == i+1 && next.v == varTimeLocal && at < len(line) &&
-		bytes.HasPrefix(line[at:], next.literal) {
+	if at := first + len(e.literal) + clfLen; e.fence == i+1 && next.v == varTimeLocal && at < len(line) && next.follows(line, at) {
 		return first
 	}
 	from := pos
@@ -328,7 +371,7 @@ func (l *layout) userBeforeTime(line []byte, pos, first, i int) int {
 	if next.v != varTimeLocal {
 		return first
 	}
-	for at := first; at >= 0; at = literalAt(line, at+1, e.literal) {
+	for at := first; at >= 0; at = e.search(line, at+1) {
 		from := at + len(e.literal)
 		if to := from + clfLen; to <= len(line) && isCLFDate(line[from:to]) && bytes.HasPrefix(line[to:], next.literal) {
 			return at
@@ -373,7 +416,10 @@ func (l *layout) valueEnd(line []byte, pos, i int) int {
 	case stopQuote:
 		return closingQuote(line, pos)
 	case stopList:
-		return l.afterList(line, pos, e.literal)
+		if e.literal[0] == ' ' { // which a list holds too
+			return listEnd(line, pos)
+		}
+		return e.search(line, pos)
 	case stopNext:
 		return l.beforeNext(line, pos, i)
 	case stopUser:
@@ -388,35 +434,28 @@ func (l *layout) valueEnd(line []byte, pos, i int) int {
 		}
 		return -1
 	}
-	if e.literal[0] == ' ' {
-		if end := spacedEnd(line, pos, e); end >= 0 {
+	if end := pos + e.width; e.width > 0 && end < len(line) && e.follows(line, end) {
+		return end
+	}
+	if e.v == varRequest && e.literal[0] == ' ' {
+		if end := e.requestEnd(line, pos); end >= 0 {
 			return end
 		}
 	}
-	if e.v.isShort() {
+	if e.short {
 		line = line[:min(len(line), pos+maxShort)]
 	}
-	return literalAt(line, pos, e.literal)
+	return e.search(line, pos)
 }
 
-// spacedEnd ends a value that holds spaces itself and stands without brackets or quotes: the local time by its
-// length, a request by its protocol. -1: find the end as for any other.
-func spacedEnd(line []byte, pos int, e *element) int {
-	end := -1
-	switch e.v {
-	case varTimeLocal:
-		end = pos + clfLen
-	case varTimeISO: // with a space before the hours and no zone
-		end = pos + isoLen
-	case varRequest:
-		proto := bytes.Index(line[pos:], []byte(" HTTP/"))
-		if proto < 0 {
-			return -1
-		}
-		_, next := token(line, pos+proto+1)
-		end = next - 1
+// requestEnd ends a request that stands without quotes by its protocol. -1: find the end as for any other value.
+func (e *element) requestEnd(line []byte, pos int) int {
+	proto := bytes.Index(line[pos:], []byte(" HTTP/"))
+	if proto < 0 {
+		return -1
 	}
-	if end > pos && end < len(line) && bytes.HasPrefix(line[end:], e.literal) {
+	_, next := token(line, pos+proto+1)
+	if end := next - 1; end > pos && end < len(line) && e.follows(line, end) {
 		return end
 	}
 	return -1
@@ -425,36 +464,6 @@ func spacedEnd(line []byte, pos int, e *element) int {
 // maxShort bounds the search for the end of a value that is never long, in bytes: a hostile line costs each
 // layout little.
 const maxShort = 4 << 10
-
-// literalAt gives where a literal stands next; -1 for nowhere. Values are short, so that looking for its first
-// byte costs less than a search for all of it.
-func literalAt(line []byte, pos int, literal []byte) int {
-	first := literal[0]
-	for i := pos; i < len(line); i++ {
-		if line[i] != first {
-			if i-pos < 16 {
-				continue
-			}
-			j := bytes.IndexByte(line[i:], first)
-			if j < 0 {
-				return -1
-			}
-			i += j
-		}
-		if len(literal) == 1 || bytes.HasPrefix(line[i:], literal) {
-			return i
-		}
-	}
-	return -1
-}
-
-// afterList ends a list before its literal, which may begin with something else than a space.
-func (l *layout) afterList(line []byte, pos int, literal []byte) int {
-	if literal[0] == ' ' {
-		return listEnd(line, pos)
-	}
-	return literalAt(line, pos, literal)
-}
 
 // beforeNext ends a value that another variable follows without anything between: a host before a path, a
 // path before $is_args. Elsewhere the first takes all there is.
@@ -477,8 +486,8 @@ func (l *layout) beforeNext(line []byte, pos, i int) int {
 		}
 	}
 	for j := i + 1; j < len(l.elements); j++ {
-		if literal := l.elements[j].literal; len(literal) > 0 {
-			return literalAt(line, pos, literal)
+		if e := &l.elements[j]; len(e.literal) > 0 {
+			return e.search(line, pos)
 		}
 	}
 	return len(line)
@@ -497,7 +506,7 @@ func (l *layout) read(n *nginxReader, line []byte, pos int, r *pipeline.Record) 
 		if end < 0 {
 			return pos, l.missing(line, pos, r, i)
 		}
-		if e.end != stopLiteral && !bytes.HasPrefix(line[end:], e.literal) {
+		if e.end != stopLiteral && !e.follows(line, end) {
 			if bytes.HasPrefix(e.literal, line[end:]) {
 				return len(line), pipeline.ReasonTruncated
 			}

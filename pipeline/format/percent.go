@@ -193,7 +193,7 @@ func (p *percentReader) read(l *percentLayout, line []byte, r *pipeline.Record) 
 		if end < 0 {
 			return pos, l.missing(line, pos, r, i)
 		}
-		if e.end != stopLiteral && !bytes.HasPrefix(line[end:], e.literal) {
+		if e.end != stopLiteral && !e.follows(line, end) {
 			if bytes.HasPrefix(e.literal, line[end:]) {
 				return len(line), pipeline.ReasonTruncated
 			}

@@ -2,6 +2,8 @@ package format
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math/bits"
 	"net/netip"
 	"strings"
 	"unicode/utf16"
@@ -59,16 +61,38 @@ func fail(item *pipeline.Item, reason pipeline.Reason, column int) {
 	item.Kind, item.Reason, item.Column = pipeline.Failed, reason, column
 }
 
+// near is for how many bytes find looks itself before it asks bytes.IndexByte, whose call costs as much.
+const near = 16
+
+// find gives the index of the first c from i on, or -1. Most values of a log are short: eight bytes at a time are
+// compared in place (see special).
+func find(b []byte, i int, c byte) int {
+	pattern := ones * uint64(c)
+	for end := i + near; i < end && i+8 <= len(b); i += 8 {
+		x := binary.LittleEndian.Uint64(b[i:]) ^ pattern
+		if found := (x - ones) &^ x & highs; found != 0 {
+			return i + bits.TrailingZeros64(found)/8
+		}
+	}
+	if i >= len(b) {
+		return -1
+	}
+	j := bytes.IndexByte(b[i:], c)
+	if j < 0 {
+		return -1
+	}
+	return i + j
+}
+
 // closingQuote gives the index of the quote that ends the quoted text beginning at pos, or -1. A backslash
 // hides the byte behind it: nginx's default escaping writes \xXX and never \", so that one rule serves
 // it, escape=json, ALB and Apache.
 func closingQuote(line []byte, pos int) int {
 	for {
-		i := bytes.IndexByte(line[pos:], '"')
+		i := find(line, pos, '"')
 		if i < 0 {
 			return -1
 		}
-		i += pos
 		hidden := false
 		for j := i - 1; j >= pos && line[j] == '\\'; j-- {
 			hidden = !hidden
@@ -77,9 +101,6 @@ func closingQuote(line []byte, pos int) int {
 			return i
 		}
 		pos = i + 1
-		if pos > len(line) {
-			return -1
-		}
 	}
 }
 
