@@ -95,12 +95,16 @@ func (r *Road) Emit(b *Block) error {
 		return err
 	}
 	for start := 0; start < len(w.data); {
+		line := w.data[start:]
 		end := len(w.data)
-		if i := bytes.IndexByte(w.data[start:], '\n'); i >= 0 {
-			end = start + i + 1
+		if i := bytes.IndexByte(line, '\n'); i >= 0 {
+			end, line = start+i+1, line[:i:i]
+		}
+		if last := len(line) - 1; last >= 0 && line[last] == '\r' {
+			line = line[:last:last]
 		}
 		n := len(w.Items)
-		r.physical(l, w, w.data[start:end], b.From+int64(start))
+		r.physical(l, w, line, b.From+int64(start))
 		if n = len(w.Items) - n; n > 0 {
 			w.Split += n - 1
 		} else {
@@ -220,10 +224,9 @@ func (r *Road) lane(b *Block) (*lane, error) {
 	return l, nil
 }
 
-// physical takes one line as it lies in the file.
+// physical takes one line as it lies in the file, without its end.
 func (r *Road) physical(l *lane, w *Work, line []byte, offset int64) {
 	w.Batch.Lines++
-	line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte{'\n'}), []byte{'\r'})
 	if l.framer == nil {
 		r.logical(l, w, line, offset, 0, ReasonNone)
 		return

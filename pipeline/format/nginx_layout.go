@@ -499,6 +499,7 @@ func (l *layout) read(n *nginxReader, line []byte, pos int, r *pipeline.Record) 
 	if !bytes.HasPrefix(line[pos:], l.head) {
 		return pos, pipeline.ReasonNotAccess
 	}
+	n.plain = bytes.IndexByte(line, '\\') < 0
 	pos += len(l.head)
 	for i := range l.elements {
 		e := &l.elements[i]

@@ -129,12 +129,13 @@ type nginxReader struct {
 	iso   isoClock
 	mem   arena
 	raw   bool // escape=none: nothing to undo
+	plain bool // nor in the line at hand, which has no backslash
 	exact bool // values are as nginx writes them: durations with a point, sizes never "-"
 	req   nginxRequest
 }
 
 func (n *nginxReader) text(v []byte) []byte {
-	if n.raw {
+	if n.raw || n.plain {
 		return text(v)
 	}
 	return text(n.mem.unescape(v))
@@ -209,8 +210,12 @@ func (n *nginxReader) set(r *pipeline.Record, v variable, val []byte) pipeline.R
 		}
 	case varContentType:
 		q.contentType = val
-	default:
-		return n.setNumber(r, v, val)
+	case varStatus:
+		return n.setStatus(r, val)
+	case varBodyBytes, varBytes:
+		return n.setBytes(r, v, val)
+	case varRequestTime:
+		return n.setRequestTime(r, val)
 	}
 	return ""
 }
@@ -276,45 +281,49 @@ func setClient(r *pipeline.Record, val []byte) pipeline.Reason {
 	return ""
 }
 
-// setNumber reads status, sizes and the request's time.
-func (n *nginxReader) setNumber(r *pipeline.Record, v variable, val []byte) pipeline.Reason {
-	q := &n.req
-	switch v {
-	case varStatus:
-		q.statusSeen = true
-		if absent(val) {
-			r.Status = 0
-			return ""
-		}
-		s, ok := uintOf(val)
-		if !ok || s > 999 {
-			return pipeline.ReasonMalformed
-		}
-		if s < 100 { // 000: none was set; 009: an HTTP/0.9 answer has none
-			s = 0
-		}
-		r.Status = uint16(s)
-	case varBodyBytes, varBytes:
-		if absent(val) && !(n.exact && len(val) > 0) {
-			return ""
-		}
-		b, ok := uintOf(val)
-		if !ok {
-			return pipeline.ReasonMalformed
-		}
-		if rank := rankOfBytes(v); rank >= q.bytesRank {
-			r.Bytes, q.bytesRank = b, rank
-		}
-	case varRequestTime:
-		if absent(val) {
-			return ""
-		}
-		t, ok := span(val)
-		if !ok || n.exact && bytes.IndexByte(val, '.') < 0 {
-			return pipeline.ReasonMalformed
-		}
-		r.RequestTime = t
+// setStatus reads $status. 000: none was set; 009: an HTTP/0.9 answer has none.
+func (n *nginxReader) setStatus(r *pipeline.Record, val []byte) pipeline.Reason {
+	n.req.statusSeen = true
+	if absent(val) {
+		r.Status = 0
+		return ""
 	}
+	s, ok := uintOf(val)
+	if !ok || s > 999 {
+		return pipeline.ReasonMalformed
+	}
+	if s < 100 {
+		s = 0
+	}
+	r.Status = uint16(s)
+	return ""
+}
+
+// setBytes reads a size.
+func (n *nginxReader) setBytes(r *pipeline.Record, v variable, val []byte) pipeline.Reason {
+	if absent(val) && !(n.exact && len(val) > 0) {
+		return ""
+	}
+	b, ok := uintOf(val)
+	if !ok {
+		return pipeline.ReasonMalformed
+	}
+	if rank := rankOfBytes(v); rank >= n.req.bytesRank {
+		r.Bytes, n.req.bytesRank = b, rank
+	}
+	return ""
+}
+
+// setRequestTime reads $request_time.
+func (n *nginxReader) setRequestTime(r *pipeline.Record, val []byte) pipeline.Reason {
+	if absent(val) {
+		return ""
+	}
+	t, ok := span(val)
+	if !ok || n.exact && bytes.IndexByte(val, '.') < 0 {
+		return pipeline.ReasonMalformed
+	}
+	r.RequestTime = t
 	return ""
 }
 

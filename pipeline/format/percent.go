@@ -181,7 +181,7 @@ type percentReader struct {
 // read matches a whole line against a layout and sets what the values mean together.
 func (p *percentReader) read(l *percentLayout, line []byte, r *pipeline.Record) (pos int, reason pipeline.Reason) {
 	n := &p.nginx
-	n.req, n.raw = nginxRequest{}, l.raw
+	n.req, n.raw, n.plain = nginxRequest{}, l.raw, bytes.IndexByte(line, '\\') < 0
 	p.connection, p.endTime, p.unit, p.anonymous, p.site = 0, false, 0, false, nil
 	if !bytes.HasPrefix(line, l.head) {
 		return 0, pipeline.ReasonNotAccess

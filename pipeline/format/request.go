@@ -11,6 +11,9 @@ func isMethod(s []byte) bool {
 	if len(s) == 0 || len(s) > 32 {
 		return false
 	}
+	if string(s) == "GET" || string(s) == "POST" {
+		return true
+	}
 	for i, c := range s {
 		letter := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 		if !letter && (i == 0 || c != '-' && c != '_' && (c < '0' || c > '9')) {
@@ -23,6 +26,9 @@ func isMethod(s []byte) bool {
 func isProto(s []byte) bool {
 	if len(s) < 6 || string(s[:5]) != "HTTP/" {
 		return false
+	}
+	if string(s[5:]) == "1.1" || string(s[5:]) == "2.0" {
+		return true
 	}
 	for _, c := range s[5:] {
 		if c != '.' && (c < '0' || c > '9') {
@@ -43,7 +49,7 @@ func setRequest(r *pipeline.Record, req []byte) {
 }
 
 func splitRequest(r *pipeline.Record, req []byte) bool {
-	space := bytes.IndexByte(req, ' ')
+	space := find(req, 0, ' ')
 	if space <= 0 || !isMethod(req[:space]) {
 		return false
 	}
