@@ -132,12 +132,17 @@ func isStatic(path []byte) bool {
 		return false
 	}
 	var buf [8]byte
-	return staticExtensions[string(lower(buf[:0], path[dot+1:]))]
+	return isStaticExtension(lower(buf[:0], path[dot+1:]))
 }
 
-var staticExtensions = map[string]bool{
-	"css": true, "js": true, "mjs": true, "json": true, "woff": true, "woff2": true, "ttf": true, "otf": true, "eot": true,
-	"jpg": true, "jpeg": true, "png": true, "gif": true, "svg": true, "ico": true, "webp": true, "avif": true,
+// isStaticExtension judges an extension in lower case.
+func isStaticExtension(ext []byte) bool {
+	switch string(ext) {
+	case "css", "js", "mjs", "json", "woff", "woff2", "ttf", "otf", "eot",
+		"jpg", "jpeg", "png", "gif", "svg", "ico", "webp", "avif":
+		return true
+	}
+	return false
 }
 
 func lower(dst, b []byte) []byte {

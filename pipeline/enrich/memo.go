@@ -16,11 +16,17 @@ const memoWays = 4
 type memo[V any] struct {
 	seed maphash.Seed // random, so that no client can choose keys that collide
 	mask uint64
-	sets [][memoWays]atomic.Pointer[memoEntry[V]]
+	sets []memoSet[V]
+}
+
+// A memoSet has the hashes beside the entries, so that entries of other keys are not touched: it is one line of a
+// processor's cache. A hash that is not yet its entry's own costs a look-up, for the entry has its key.
+type memoSet[V any] struct {
+	hashes  [memoWays]atomic.Uint64
+	entries [memoWays]atomic.Pointer[memoEntry[V]]
 }
 
 type memoEntry[V any] struct {
-	hash  uint64
 	scope uint32
 	key   string
 	value V
@@ -32,7 +38,7 @@ func newMemo[V any](entries int) *memo[V] {
 	for n*memoWays < entries {
 		n *= 2
 	}
-	return &memo[V]{seed: maphash.MakeSeed(), mask: uint64(n - 1), sets: make([][memoWays]atomic.Pointer[memoEntry[V]], n)}
+	return &memo[V]{seed: maphash.MakeSeed(), mask: uint64(n - 1), sets: make([]memoSet[V], n)}
 }
 
 func (m *memo[V]) hash(scope uint32, key []byte) uint64 {
@@ -42,8 +48,11 @@ func (m *memo[V]) hash(scope uint32, key []byte) uint64 {
 // get finds what was put under the scope and key whose hash is h.
 func (m *memo[V]) get(h uint64, scope uint32, key []byte) (value V, ok bool) {
 	set := &m.sets[h&m.mask]
-	for i := range set {
-		if e := set[i].Load(); e != nil && e.hash == h && e.scope == scope && e.key == string(key) {
+	for i := range set.hashes {
+		if set.hashes[i].Load() != h {
+			continue
+		}
+		if e := set.entries[i].Load(); e != nil && e.scope == scope && e.key == string(key) {
 			return e.value, true
 		}
 	}
@@ -55,12 +64,15 @@ func (m *memo[V]) put(h uint64, scope uint32, key []byte, value V) {
 	if len(key) > memoKeyMax {
 		return
 	}
-	e := &memoEntry[V]{hash: h, scope: scope, key: string(key), value: value}
+	e := &memoEntry[V]{scope: scope, key: string(key), value: value}
 	set := &m.sets[h&m.mask]
-	for i := range set {
-		if set[i].Load() == nil && set[i].CompareAndSwap(nil, e) {
+	way := int(h >> 62)
+	for i := range set.entries {
+		if set.entries[i].Load() == nil && set.entries[i].CompareAndSwap(nil, e) {
+			set.hashes[i].Store(h)
 			return
 		}
 	}
-	set[h>>62].Store(e)
+	set.entries[way].Store(e)
+	set.hashes[way].Store(h)
 }

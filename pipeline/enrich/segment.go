@@ -203,7 +203,7 @@ var scriptExtensions = map[string]bool{"php": true, "asp": true, "aspx": true, "
 func isFile(stem, ext []byte) bool {
 	var buf [8]byte
 	e := lower(buf[:0], ext)
-	if staticExtensions[string(e)] {
+	if isStaticExtension(e) {
 		return true
 	}
 	if scriptExtensions[string(e)] {

@@ -270,14 +270,15 @@ func (n *nginxReader) finishPeer(r *pipeline.Record) {
 // setClient reads the peer. Where a log_format puts X-Forwarded-For in its place, it may be a list: the
 // rightmost is the hop that the nearest proxy saw.
 func setClient(r *pipeline.Record, val []byte) pipeline.Reason {
+	if r.Client, r.Claimed = addrOf(val), false; r.Client.IsValid() {
+		return ""
+	}
 	if i := bytes.LastIndexByte(val, ' '); i >= 0 {
 		if r.Client = addrOf(val[i+1:]); i == 0 || val[i-1] != ',' || !r.Client.IsValid() {
 			return pipeline.ReasonNotAccess
 		}
 		r.Forwarded, r.Claimed = val, true
-		return ""
 	}
-	r.Client, r.Claimed = addrOf(val), false
 	return ""
 }
 

@@ -104,17 +104,14 @@ func closingQuote(line []byte, pos int) int {
 	}
 }
 
-func unhex(c byte) int {
-	switch {
-	case c >= '0' && c <= '9':
-		return int(c - '0')
-	case c >= 'A' && c <= 'F':
-		return int(c-'A') + 10
-	case c >= 'a' && c <= 'f':
-		return int(c-'a') + 10
-	}
-	return -1
+// hexValues holds each hexadecimal digit's value and one; 0 is for what is none.
+var hexValues = [256]uint8{
+	'0': 1, '1': 2, '2': 3, '3': 4, '4': 5, '5': 6, '6': 7, '7': 8, '8': 9, '9': 10,
+	'a': 11, 'b': 12, 'c': 13, 'd': 14, 'e': 15, 'f': 16, 'A': 11, 'B': 12, 'C': 13, 'D': 14, 'E': 15, 'F': 16,
 }
+
+// unhex gives the value of a hexadecimal digit, -1 for what is none.
+func unhex(c byte) int { return int(hexValues[c]) - 1 }
 
 // hex reads n hexadecimal digits at the start of s, or gives -1.
 func hex(s []byte, n int) int {
@@ -275,6 +272,9 @@ func addrOf(s []byte) netip.Addr {
 	if a, ok := ipv4(s); ok {
 		return a
 	}
+	if a, ok := ipv6(s); ok {
+		return a
+	}
 	if s[0] == '[' && s[len(s)-1] == ']' {
 		s = s[1 : len(s)-1]
 	}
@@ -309,35 +309,69 @@ func isZone(s []byte) bool {
 	return len(s) > 0 && len(s) <= maxZone
 }
 
+// ipv4 reads four numbers without zeros in front, which are octal to some.
 func ipv4(s []byte) (netip.Addr, bool) {
-	if len(s) < 7 || len(s) > 15 {
-		return netip.Addr{}, false
-	}
 	var out [4]byte
-	field, value, digits := 0, 0, 0
-	for _, c := range s {
-		switch {
-		case c >= '0' && c <= '9':
-			if digits > 0 && value == 0 { // a zero in front: octal to some
+	i := 0
+	for field := range out {
+		if field > 0 {
+			if i >= len(s) || s[i] != '.' {
 				return netip.Addr{}, false
 			}
-			value = value*10 + int(c-'0')
-			digits++
-			if digits > 3 || value > 255 {
-				return netip.Addr{}, false
-			}
-		case c == '.' && digits > 0 && field < 3:
-			out[field] = byte(value)
-			field, value, digits = field+1, 0, 0
-		default:
+			i++
+		}
+		start, value := i, 0
+		for i < len(s) && i-start < 4 && s[i]-'0' <= 9 {
+			value = value*10 + int(s[i]-'0')
+			i++
+		}
+		if n := i - start; n == 0 || value > 255 || n > 1 && s[start] == '0' {
 			return netip.Addr{}, false
 		}
+		out[field] = byte(value)
 	}
-	if field != 3 || digits == 0 {
+	return netip.AddrFrom4(out), i == len(s)
+}
+
+// ipv6 reads groups of hexadecimal digits. What is no address to it may still be one (::ffff:10.1.2.3).
+func ipv6(s []byte) (netip.Addr, bool) {
+	var out [16]byte
+	n, gap, i := 0, -1, 0 // gap: how many bytes stand before the two colons
+	if len(s) >= 2 && s[0] == ':' && s[1] == ':' {
+		gap, i = 0, 2
+	}
+	for i < len(s) {
+		start, group := i, 0
+		for i < len(s) && hexValues[s[i]] != 0 {
+			group = group<<4 | unhex(s[i])
+			i++
+		}
+		if i == start || i > start+4 || n == len(out) {
+			return netip.Addr{}, false
+		}
+		out[n], out[n+1] = byte(group>>8), byte(group)
+		if n += 2; i == len(s) {
+			break
+		}
+		if s[i] != ':' || i+1 == len(s) {
+			return netip.Addr{}, false
+		}
+		if i++; s[i] == ':' {
+			if gap >= 0 {
+				return netip.Addr{}, false
+			}
+			gap = n
+			i++
+		}
+	}
+	switch {
+	case gap < 0 && n < len(out) || gap >= 0 && n == len(out):
 		return netip.Addr{}, false
+	case gap >= 0:
+		copy(out[len(out)-(n-gap):], out[gap:n])
+		clear(out[gap : len(out)-(n-gap)])
 	}
-	out[3] = byte(value)
-	return netip.AddrFrom4(out), true
+	return netip.AddrFrom16(out).Unmap(), true
 }
 
 // addrPort cuts address:port at the last colon: balancers print IPv6 without brackets, so that the whole
