@@ -29,10 +29,14 @@ type albLine struct {
 
 // word takes an unquoted field.
 func (l *albLine) word() []byte {
-	w, next := token(l.line, l.pos)
-	l.cut = l.cut || l.pos >= len(l.line)
-	l.pos = next
-	return w
+	start := l.pos
+	end := find(l.line, start, ' ')
+	if end < 0 {
+		l.cut, l.pos = l.cut || start >= len(l.line), len(l.line)
+		return l.line[start:]
+	}
+	l.pos = end + 1
+	return l.line[start:end]
 }
 
 // quoted takes a quoted field without its quotes; an unquoted one is taken as it is.

@@ -255,14 +255,16 @@ func scaled(s []byte, power int) (int64, bool) {
 		}
 		power += exponent
 	}
-	for ; power > 0 && n > 0; power-- {
-		if n > (1<<63-1)/10 {
-			return 0, false
-		}
-		n *= 10
-	}
-	for ; power < 0 && n > 0; power++ {
-		n /= 10
+	switch {
+	case n == 0 || power == 0:
+	case power >= len(powers) || power > 0 && n > (1<<63-1)/powers[power]:
+		return 0, false
+	case power > 0:
+		n *= powers[power]
+	case -power >= len(powers):
+		n = 0
+	default:
+		n /= powers[-power]
 	}
 	if n > 1<<63-1 {
 		return 0, false
@@ -272,6 +274,9 @@ func scaled(s []byte, power int) (int64, bool) {
 	}
 	return int64(n), true
 }
+
+// powers are those of ten that n has room for.
+var powers = [...]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19}
 
 // exponentOf reads e+09.
 func exponentOf(s []byte) (int, bool) {

@@ -91,6 +91,15 @@ func (s *jsonScanner) open(c byte) (more bool) {
 
 // next passes the comma between members, or the end of the object or array that c opened.
 func (s *jsonScanner) next(c byte) (more bool) {
+	if s.pos < len(s.text) && s.text[s.pos] == ',' && s.bad == "" {
+		s.pos++
+		return true
+	}
+	return s.after(c)
+}
+
+// after is next for what is not the comma itself.
+func (s *jsonScanner) after(c byte) (more bool) {
 	if s.bad != "" {
 		return false
 	}
@@ -114,6 +123,12 @@ func (s *jsonScanner) next(c byte) (more bool) {
 
 // key reads a member's name and its colon.
 func (s *jsonScanner) key() []byte {
+	if i := s.pos; i < len(s.text) && s.text[i] == '"' { // mostly without spaces and escapes
+		if end := special(s.text, i+1); end+1 < len(s.text) && s.text[end] == '"' && s.text[end+1] == ':' {
+			s.pos = end + 2
+			return s.text[i+1 : end : end]
+		}
+	}
 	if !s.expect('"') {
 		return nil
 	}
@@ -169,12 +184,14 @@ const ones, highs = 0x0101010101010101, 0x8080808080808080
 
 // special finds the first quote, backslash or control character from i on; len(text) or more when there is none.
 // It looks at eight bytes at a time: a byte less than n borrows into its highest bit from x-n, and only a byte
-// behind the first can do so wrongly.
+// behind the first can do so wrongly. With one bit turned the quote is the first byte behind the control characters,
+// and what was there is behind it.
 func special(text []byte, i int) int {
+	const turn = '"' ^ ' '
 	for i+8 <= len(text) {
 		x := binary.LittleEndian.Uint64(text[i:])
-		quote, backslash := x^(ones*'"'), x^(ones*'\\')
-		found := ((quote-ones)&^quote | (backslash-ones)&^backslash | (x-ones*0x20)&^x) & highs
+		quote, backslash := x^(ones*turn), x^(ones*'\\')
+		found := ((quote-ones*(' '+1))&^quote | (backslash-ones)&^backslash) & highs
 		if found != 0 {
 			return i + bits.TrailingZeros64(found)/8
 		}
@@ -219,6 +236,11 @@ func (s *jsonScanner) scalar() (jsonKind, []byte) {
 	switch {
 	case c == '"':
 		s.pos++
+		if end := special(s.text, s.pos); end < len(s.text) && s.text[end] == '"' {
+			v := s.text[s.pos:end:end]
+			s.pos = end + 1
+			return jsonString, v
+		}
 		v, ok := s.str()
 		if !ok {
 			return jsonNone, nil
