@@ -219,9 +219,11 @@ func (o opener) open(s *pipeline.Stream, first []byte) (pipeline.Framer, pipelin
 	if err != nil {
 		return nil, nil, err
 	}
-	framer, err := format.NewFramerIn(framing, o.zone)
-	if err != nil {
-		return nil, nil, err
+	var framer pipeline.Framer // none where nothing is around the lines: what a framer gives is copied
+	if framing != "" {
+		if framer, err = format.NewFramerIn(framing, o.zone); err != nil {
+			return nil, nil, err
+		}
 	}
 	f, err := o.format.openNear(o.zone, writtenAt(s.Path))
 	if err != nil {

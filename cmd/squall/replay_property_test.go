@@ -118,13 +118,20 @@ func minutesConfig(t testing.TB, source string) *Config {
 
 const anySource = "{type: stdin}"
 
-func (r *recorder) replay(t testing.TB, paths ...string) string {
+// replayer makes a replay of which the transitions are recorded.
+func (r *recorder) replayer(t testing.TB) *replayer {
 	t.Helper()
 	rep, err := newReplayer(minutesConfig(t, anySource), formatChoice{name: "auto"}, "", io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rep.judge.settled = r.settled
+	return rep
+}
+
+func (r *recorder) replay(t testing.TB, paths ...string) string {
+	t.Helper()
+	rep := r.replayer(t)
 	if err := rep.run(t.Context(), paths, strings.NewReader("")); err != nil {
 		t.Fatal(err)
 	}

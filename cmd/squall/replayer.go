@@ -256,6 +256,7 @@ func (r *replayer) next(ctx context.Context, t *track) bool {
 		}
 	case <-ctx.Done():
 	}
+	t.head = nil // the road with its spare memory is gone with the last work
 	r.judge.panes.Done(t.slot)
 	delete(r.judge.sources, t.path)
 	r.slots = append(r.slots, t.slot)
@@ -436,7 +437,7 @@ func (r *replayer) peekInto(ctx context.Context, t *track, head []byte) error {
 		},
 	})
 	stream := &pipeline.Stream{Input: t.path, ID: t.path, Path: t.path}
-	err := source.ReadAll(ctx, stream, bytes.NewReader(head), road.Emit)
+	err := source.ReadPieces(ctx, stream, bytes.NewReader(head), peekBytes, road.Emit)
 	if err != nil && !errors.Is(err, errPeeked) {
 		return err
 	}

@@ -12,7 +12,7 @@ const (
 	nulRun    = 16 // so many NULs in the middle of a line are a hole, not content
 )
 
-// A cutter makes Blocks of whole lines out of bytes. It holds at most blockSize bytes, whatever comes.
+// A cutter makes Blocks of whole lines out of bytes. It holds no more than its capacity, whatever comes.
 //
 //   - A half line waits for its end.
 //   - A line over pipeline.MaxLine is cut; what follows up to its end is counted in a Skip and not held.
@@ -25,7 +25,7 @@ const (
 type cutter struct {
 	stream *pipeline.Stream
 	put    pipeline.Emit
-	buf    []byte // not yet handed on; capacity blockSize
+	buf    []byte // not yet handed on; its capacity is over pipeline.MaxLine
 	from   int64  // the offset of buf[0]
 	over   int64  // how much of an over-long line was passed over; buf then holds its first cutAt bytes
 	nuls   int64  // NULs passed over right before from, not yet told

@@ -22,7 +22,7 @@ func ReadAll(ctx context.Context, stream *pipeline.Stream, r io.Reader, emit pip
 // ReadPieces is ReadAll that reads at most piece bytes at once: where many files are open at a time, their Blocks must be
 // small. A longer line makes a longer Block all the same.
 func ReadPieces(ctx context.Context, stream *pipeline.Stream, r io.Reader, piece int, emit pipeline.Emit) error {
-	c := newCutter()
+	c := &cutter{buf: make([]byte, 0, min(piece+pipeline.MaxLine, blockSize))} // a half line, and the piece that may end it
 	c.reset(stream, 0, emit)
 	err := readThrough(ctx, r, piece, c)
 	var broken putError
