@@ -156,7 +156,9 @@ func startSiteStorms(t *testing.T, logs []string) *siteStorms {
 			}
 			for site := range delayStorms {
 				if since := now.Sub(from) - time.Duration(site)*stormEvery; !from.IsZero() && 0 <= since && since < stormLasts {
-					line(site, "HEAD", i) // twenty a second
+					for k := range 3 { // sixty a second
+						line(site, "HEAD", i+k)
+					}
 				}
 			}
 		}

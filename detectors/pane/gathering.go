@@ -66,9 +66,11 @@ func (g *gathering) add(part int, caps *Config) {
 		}
 	}
 	slices.Sort(names)
+	var wire []byte
 	for _, name := range names {
-		p, err := g.reports[name].Pane()
-		if err != nil {
+		var p *Pane
+		var err error
+		if p, wire, err = g.reports[name].unpack(wire); err != nil {
 			if x.broken == nil {
 				x.broken = map[string]string{}
 			}

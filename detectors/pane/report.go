@@ -83,19 +83,25 @@ func (p *Pane) shrink(cells int) {
 
 // Pane unpacks the pane. It believes nothing (ErrWire).
 func (r *Report) Pane() (*Pane, error) {
+	p, _, err := r.unpack(nil)
+	return p, err
+}
+
+// unpack is Pane with a buffer for the wire form, of which the pane keeps nothing: it is given back for the next.
+func (r *Report) unpack(buffer []byte) (*Pane, []byte, error) {
 	_, dec := packers()
-	wire, err := dec.DecodeAll(r.packed, nil)
+	wire, err := dec.DecodeAll(r.packed, buffer[:0])
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrWire, err) //nolint:errorlint // of the library's many errors none is asked for
+		return nil, buffer, fmt.Errorf("%w: %v", ErrWire, err) //nolint:errorlint // of the library's many errors none is asked for
 	}
 	p := &Pane{}
 	if err := p.UnmarshalBinary(wire); err != nil {
-		return nil, err
+		return nil, wire, err
 	}
 	if p.Start != r.Start || p.End != r.End {
-		return nil, fmt.Errorf("%w: it is not the pane that its report tells of", ErrWire)
+		return nil, wire, fmt.Errorf("%w: it is not the pane that its report tells of", ErrWire)
 	}
-	return p, nil
+	return p, wire, nil
 }
 
 // Size is how many bytes of memory a report holds until it is merged.

@@ -48,11 +48,12 @@ type Union struct {
 	cfg     UnionConfig
 	length  int64
 	members map[string]*member
-	open    map[int64]*gathering // by start of the pane
-	bytes   int                  // of open
-	now     int64                // ns: the newest time of arrival
-	since   int64                // ns: of the first
-	seq     uint64               // of the report at hand, by its carrier
+	parts   [gatherings]map[string]*member // the members, by the part of a sum that they belong to
+	open    map[int64]*gathering           // by start of the pane
+	bytes   int                            // of open
+	now     int64                          // ns: the newest time of arrival
+	since   int64                          // ns: of the first
+	seq     uint64                         // of the report at hand, by its carrier
 	started bool
 	next    int64 // start of the next pane to hand out, once started
 	empty   int   // panes handed out in a row that nobody told of
@@ -146,7 +147,6 @@ func (u *Union) Take(node string, r *Report, seq uint64, at int64) {
 	if m.Frontier > u.lead() && !m.Absent {
 		u.leads = append(u.leads, lead{m.Frontier, u.now})
 	}
-	u.forget()
 	u.gather(node, r.Start)
 }
 
@@ -163,14 +163,26 @@ func (u *Union) member(node string, at int64) *member {
 	m := u.members[node]
 	if m == nil {
 		if len(u.members) >= u.cfg.MaxNodes {
+			u.forget()
+		}
+		if len(u.members) >= u.cfg.MaxNodes {
 			u.pending.Gaps++
 			return nil
 		}
 		// Whoever comes when panes were handed out already has nothing to say of those.
 		m = &member{Absent: u.started, First: math.MaxInt64, Heard: at}
-		u.members[node] = m
+		u.know(node, m)
 	}
 	return m
+}
+
+func (u *Union) know(node string, m *member) {
+	u.members[node] = m
+	part := partOf(node)
+	if u.parts[part] == nil {
+		u.parts[part] = map[string]*member{}
+	}
+	u.parts[part][node] = m
 }
 
 func (u *Union) refuses(r *Report, at int64) string {
@@ -217,8 +229,8 @@ func (u *Union) gather(node string, start int64) {
 	if g == nil {
 		return
 	}
-	for name, m := range u.members {
-		if partOf(name) == part && !m.Absent && !m.left() && m.First <= start && g.reports[name] == nil {
+	for name, m := range u.parts[part] {
+		if !m.Absent && !m.left() && m.First <= start && g.reports[name] == nil {
 			return
 		}
 	}
@@ -256,7 +268,12 @@ func (u *Union) lead() int64 {
 
 // forget drops nodes that are silent for long.
 func (u *Union) forget() {
-	maps.DeleteFunc(u.members, func(_ string, m *member) bool { return u.now-m.Heard > int64(u.cfg.Forget) })
+	for name, m := range u.members {
+		if u.now-m.Heard > int64(u.cfg.Forget) {
+			delete(u.members, name)
+			delete(u.parts[partOf(name)], name)
+		}
+	}
 }
 
 // Next hands out the next pane and the names of the nodes that it lacks, sorted; nil when there is none. Panes come in
@@ -289,6 +306,7 @@ func (u *Union) Next() (p *Pane, absent []string) {
 		g = newGathering(start, u.next, u.seq)
 	}
 	u.bytes -= g.size()
+	u.forget()
 	p, absent = u.merge(g)
 	u.note(mark{start, g.first, u.seq, len(absent)})
 	delete(u.open, start)
@@ -331,6 +349,7 @@ func (u *Union) earliest() (start int64, ok bool) {
 // ready tells whether the next pane may be handed out, and gives up those that it has waited for long enough.
 func (u *Union) ready() bool {
 	end := u.next + u.length
+	patient := u.now < u.due(end) && u.bytes <= u.cfg.MaxBytes
 	told := false
 	var waiting []*member
 	for _, m := range u.members {
@@ -338,13 +357,13 @@ func (u *Union) ready() bool {
 		case m.Frontier >= end:
 			told = true
 		case !m.Absent && !m.left():
+			if patient { // one is enough: this is asked after each report
+				return false
+			}
 			waiting = append(waiting, m)
 		}
 	}
 	if !told {
-		return false
-	}
-	if len(waiting) > 0 && u.now < u.due(end) && u.bytes <= u.cfg.MaxBytes {
 		return false
 	}
 	for _, m := range waiting {

@@ -46,10 +46,10 @@ func (u *Union) Restore(state []byte, from int64) (seq uint64, err error) {
 	if err := gob.NewDecoder(bytes.NewReader(state)).Decode(&s); err != nil {
 		return 0, fmt.Errorf("read the state of the fleet's panes: %w", err)
 	}
-	u.members, u.now, u.since, u.seq, u.started, u.next = s.Members, s.Now, s.Since, s.Seq, s.Started, s.Next
+	u.now, u.since, u.seq, u.started, u.next = s.Now, s.Since, s.Seq, s.Started, s.Next
 	u.empty, u.leads, u.marks, u.pending = s.Empty, s.Leads, s.Marks, s.Pending
-	if u.members == nil {
-		u.members = map[string]*member{}
+	for name, m := range s.Members {
+		u.know(name, m)
 	}
 	u.past = map[int64]*gathering{}
 	seq = u.seq + 1

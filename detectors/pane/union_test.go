@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -479,4 +480,33 @@ func FuzzReport(f *testing.F) {
 		u.Take("n", &r, 1, r.Start)
 		u.Next()
 	})
+}
+
+// A report that an earlier squall wrote, when the wire form was new, is read as it was meant and counted beside those of
+// today: nodes are upgraded after those who add up.
+func TestReportOfAnEarlierVersion(t *testing.T) {
+	data, err := os.ReadFile("testdata/report.v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile("testdata/report.v1.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r Report
+	if err := r.UnmarshalBinary(data); err != nil {
+		t.Fatal(err)
+	}
+	p, err := r.Pane()
+	if err != nil {
+		t.Fatal(err)
+	}
+	differ(t, p.String(), string(want))
+	now := tell(t, "new", 1, []*Pane{{Start: p.Start, End: p.End, Coverage: Coverage{Lines: 5}}, {Start: p.End, End: p.End + 10*second}})
+	panes, absent := unite(t, NewUnion(UnionConfig{Caps: roomy, Lateness: 10 * time.Second}), []told{
+		{"old", data, now[0].at}, now[0], {"new", now[1].report, now[0].at + 11*second},
+	})
+	if len(panes) != 1 || absent[0] != "" || panes[0].Coverage.Nodes != 2 || panes[0].Coverage.Lines != p.Coverage.Lines+5 {
+		t.Errorf("%d panes, absent %q", len(panes), absent)
+	}
 }

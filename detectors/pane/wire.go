@@ -64,6 +64,7 @@ type coder struct {
 	out     []byte  // what was written
 	in      *fields // the message that is read
 	spare   []*fields
+	list    []uint64 // what numbers read last
 	cells   int
 	err     error
 }
@@ -85,9 +86,11 @@ func (c *coder) read(data []byte, walk func()) {
 	if c.err != nil {
 		return
 	}
-	f := &fields{}
+	var f *fields
 	if n := len(c.spare); n > 0 {
 		f, c.spare = c.spare[n-1], c.spare[:n-1]
+	} else {
+		f = &fields{}
 	}
 	for len(data) > 0 {
 		n := f.next(data)
@@ -222,7 +225,7 @@ func (c *coder) text(number protowire.Number, v *string) {
 	*v = string(b)
 }
 
-// numbers is a packed list of at most limit numbers, none of them above most.
+// numbers is a packed list of at most limit numbers, none of them above most. One that was read is good until the next.
 func (c *coder) numbers(number protowire.Number, list []uint64, limit int, most uint64) []uint64 {
 	if c.writing {
 		if len(list) > 0 {
@@ -234,16 +237,16 @@ func (c *coder) numbers(number protowire.Number, list []uint64, limit int, most 
 		}
 		return list
 	}
-	list = nil
+	c.list = c.list[:0]
 	for b := c.bytes(number, nil); len(b) > 0; {
 		v, n := protowire.ConsumeVarint(b)
-		if n < 0 || len(list) >= limit || v > most {
+		if n < 0 || len(c.list) >= limit || v > most {
 			c.fail("a list of field %d is broken, too long or too large", number)
 			return nil
 		}
-		list, b = append(list, v), b[n:]
+		c.list, b = append(c.list, v), b[n:]
 	}
-	return list
+	return c.list
 }
 
 // embed writes a message within; an empty one only where it stands for an item of a list.
@@ -501,12 +504,22 @@ func (c *coder) quantiles(q *Quantiles) {
 	q.count = q.zeros
 	index := int64(0)
 	least, most := durationBins.Index(1), durationBins.Index(maxDuration)
-	for ; len(list) > 1; list = list[2:] {
-		if index += protowire.DecodeZigZag(list[0]); index < int64(least) || index > int64(most) {
+	low, high := int64(most), int64(least)
+	for i := 0; i+1 < len(list); i += 2 {
+		if index += protowire.DecodeZigZag(list[i]); index < int64(least) || index > int64(most) {
 			c.fail("a duration's bin %d", index)
 			return
 		}
-		q.addBin(int(index), list[1])
+		list[i] = uint64(index - int64(least))
+		low, high = min(low, index), max(high, index)
+	}
+	if len(list) > 2*sparseBins {
+		q.first, q.dense = int(low), make([]uint64, high-low+1)
+	} else {
+		q.pairs = make([]bin, 0, len(list)/2)
+	}
+	for ; len(list) > 1; list = list[2:] {
+		q.addBin(int(list[0])+least, list[1])
 		q.count += list[1]
 	}
 }
@@ -626,6 +639,7 @@ func (c *coder) summary(t *Top) {
 		c.fail("%d keys of a summary of %d", len(list), t.capacity)
 		return
 	}
+	t.room(len(list))
 	for _, x := range list {
 		key := x.Key[:min(len(x.Key), maxKey)]
 		if hash := xxhash.Sum64String(key); findKey(t, key, hash) < 0 {
