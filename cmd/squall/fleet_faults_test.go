@@ -23,7 +23,6 @@ type fleetFault struct {
 	befalls func(reports []fleetReport, storm int64) []fleetReport
 	state   string // of the node in mid-storm; "": counted
 	away    bool   // alerts tell that it is absent
-	late    bool   // what came too late is counted
 }
 
 // fleetFaults are the faults of a network, a clock or a release that a fleet must live through. Times are event time, so
