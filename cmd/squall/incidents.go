@@ -117,7 +117,7 @@ func (b *book) spooled(ctx context.Context, c *Config) error {
 	if err != nil {
 		return err
 	}
-	defer closeSpool(store, zap.NewNop())
+	defer closeSpool(context.Background(), store, zap.NewNop())
 	kept := newIncidentBook(store)
 	err = kept.load(ctx)
 	b.entries, b.marks = append(b.entries, kept.Entries()...), append(b.marks, kept.Marks()...)

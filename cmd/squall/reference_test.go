@@ -116,7 +116,7 @@ notify: [{type: stdout}, {type: webhook, url: "http://127.0.0.1:9095/"}, {type: 
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeSpool(store, zap.NewNop())
+	defer closeSpool(t.Context(), store, zap.NewNop())
 	outbox, err := notify.OpenOutbox(t.Context(), bucketKV{store, stateBucket}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)

@@ -125,7 +125,9 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	case err != nil:
 		return fmt.Errorf("open the spool: %w", err)
 	}
-	defer closeSpool(store, log)
+	closing, closed := outlive(ctx, closeGrace)
+	defer closed()
+	defer closeSpool(closing, store, log)
 	unreadable := newUnreadable(process)
 	outbox, err := notify.OpenOutbox(ctx, bucketKV{store, stateBucket}, log)
 	if err != nil {
@@ -184,16 +186,24 @@ func (s *server) group(ctx context.Context, web *webServer) error {
 	return err
 }
 
-// On a disk that is slow or full each of the last steps of a stop (the last batches, a state that is being saved, the
-// last state, the last lines, the spool) waits in vain: together they must end well within the 10 seconds that service
-// managers give.
+// On a disk that is slow or full each of the last steps of a stop waits in vain, and together they must end well within
+// the 10 seconds that service managers give. They are counted from the stop.
 const (
-	stopGrace  = 2 * time.Second // for each
-	storeGrace = 2 * stopGrace   // for all but the spool, which then stores what is left as well as it can
+	stopGrace  = 2 * time.Second // for each step
+	workGrace  = 1 * time.Second // for the last batches
+	storeGrace = 4 * time.Second // until then, for the last states and lines
+	closeGrace = 6 * time.Second // until then, for what the spool has not stored
 )
 
-func closeSpool(store *spool.Spool, log *zap.Logger) {
-	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+// outlive gives a context that ends some time after another.
+func outlive(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	longer, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, end) })
+	return longer, func() { stop(); end() }
+}
+
+func closeSpool(ctx context.Context, store *spool.Spool, log *zap.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
 	if err := store.Close(ctx); err != nil {
 		log.Error("the spool did not close cleanly", zap.Error(err))

@@ -228,9 +228,8 @@ func (d *service) run(ctx context.Context, ready func()) error {
 		<-opened
 	}
 	saved := make(chan struct{})
-	storing, stopStoring := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopStoring()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(storeGrace, stopStoring) })()
+	storing, stored := outlive(ctx, storeGrace)
+	defer stored()
 	go func() { defer close(saved); d.save(storing) }()
 
 	d.sites.declare(d.config)
@@ -349,9 +348,8 @@ const tick = 200 * time.Millisecond
 func (d *service) loop(ctx context.Context) {
 	clock := time.NewTicker(tick)
 	defer clock.Stop()
-	patient, lose := context.WithCancel(context.WithoutCancel(ctx))
-	defer lose()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, lose) })()
+	patient, ended := outlive(ctx, workGrace)
+	defer ended()
 	for {
 		select {
 		case w, more := <-d.work:
