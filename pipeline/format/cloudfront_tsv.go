@@ -108,14 +108,14 @@ func (f *cloudFrontTSV) read(line []byte, r *pipeline.Record) (pos int, reason p
 	}
 	f.fields.reset(&f.mem)
 	for _, name := range names {
-		end := bytes.IndexByte(line[pos:], '\t')
+		end := find(line, pos, '\t')
 		if end < 0 {
-			end = len(line) - pos
+			end = len(line)
 		}
-		if reason := f.fields.set(r, name, line[pos:pos+end]); reason != "" {
+		if reason := f.fields.set(r, name, line[pos:end]); reason != "" {
 			return pos, reason
 		}
-		pos = min(pos+end+1, len(line))
+		pos = min(end+1, len(line))
 	}
 	f.fields.line.anyFront = f.fields.line.anyFront || f.names != nil // a header is proof, whichever fields were chosen
 	if reason := f.fields.finish(r); reason != "" {

@@ -249,10 +249,14 @@ type words struct {
 }
 
 func (w *words) next() []byte {
-	w.cut = w.cut || w.pos >= len(w.line)
-	var word []byte
-	word, w.pos = token(w.line, w.pos)
-	return word
+	start := w.pos
+	end := find(w.line, start, ' ')
+	if end < 0 {
+		w.cut, w.pos = w.cut || start >= len(w.line), len(w.line)
+		return w.line[start:]
+	}
+	w.pos = end + 1
+	return w.line[start:end]
 }
 
 // quoted takes a text in quotes that holds no quote; ok is false when there is none.
