@@ -88,9 +88,8 @@ func TestNoAllocationPerLine(t *testing.T) {
 			for range 3 {
 				c.pass(t)
 			}
-			perPass := testing.AllocsPerRun(5, func() { c.pass(t) })
-			if perLine := perPass / float64(c.lines); perLine > 0.02 {
-				t.Errorf("%.3f allocations a line (%.0f in a pass of %d lines)", perLine, perPass, c.lines)
+			if got := testing.AllocsPerRun(1, func() { c.pass(t) }); got != 0 { // more runs would be averaged, and rounded down
+				t.Errorf("%.0f allocations in a pass of %d lines", got, c.lines)
 			}
 		})
 	}

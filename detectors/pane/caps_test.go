@@ -11,22 +11,57 @@ import (
 	"github.com/squall-sre/squall/pipeline"
 )
 
-func TestAddAllocatesNothing(t *testing.T) {
-	records := traffic(1, 1<<12, 5e6)
-	a := NewAssembler(Config{Pane: time.Minute})
-	src := a.Source("balancer", 5*time.Second)
-	for range 2 {
-		for i := range records {
-			a.Add(src, &records[i])
-		}
+// Pane after pane of the same traffic costs no memory for a line, and for a pane what is kept of it, in few pieces. A
+// set that is large goes over to a sketch in every pane anew. Requests in vain after a long wait are not in this traffic:
+// they are kept one by one.
+func TestCountingAllocatesNothing(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		lines        int
+		counting     uint64 // allocations of a pane's lines
+		opening, end uint64 // and at most before and behind them
+	}{
+		{"a shop's", 500, 0, 4, 50},
+		{"a storm's", 20000, 2 * 2 * 3 * 8 * 3, 4, 50 + 2*3*8*3}, // two of a sketch, for clients and URLs, three sites, eight routes, three methods
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+			records := traffic(1, c.lines, 10*second/int64(c.lines))
+			for i := range records {
+				records[i].Start = max(records[i].Start, records[i].End-MinWait+1)
+			}
+			a := NewAssembler(Config{})
+			src := a.Source("balancer", 5*time.Second)
+			for pane := range 9 {
+				opening := mallocs(func() { a.Add(src, &records[0]) })
+				counting := mallocs(func() {
+					for i := range records[1:] {
+						a.Add(src, &records[1+i])
+					}
+				})
+				for i := range records {
+					records[i].Start, records[i].End = records[i].Start+10*second, records[i].End+10*second
+				}
+				end := mallocs(func() { a.Next() })
+				if pane < 4 {
+					continue
+				}
+				if opening > c.opening || counting > c.counting || end > c.end {
+					t.Errorf("pane %d: %d allocations to open it, %d for its lines, %d to close one; expected %d, %d, %d at most",
+						pane, opening, counting, end, c.opening, c.counting, c.end)
+				}
+			}
+		})
 	}
-	i := 0
-	if got := testing.AllocsPerRun(20000, func() {
-		a.Add(src, &records[i&(1<<12-1)])
-		i++
-	}); got != 0 {
-		t.Errorf("%v allocations a record", got)
-	}
+}
+
+// mallocs is how many pieces of memory are taken from the heap.
+func mallocs(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.Mallocs - before.Mallocs
 }
 
 func heap() int64 {

@@ -70,7 +70,7 @@ type need struct{ cells, tops, entries, addresses, numbers, codes, bins, shares,
 func (n *need) slabs() *slabs {
 	return &slabs{
 		cells: make([]Cell, 0, n.cells), tops: make([]Top, 0, n.tops), entries: make([]entry, 0, n.entries),
-		addresses: make([][16]byte, 0, n.addresses), numbers: make([]uint64, 0, n.numbers),
+		addresses: make([][16]byte, 0, n.addresses), numbers: make([]uint64, 0, n.numbers+1), // and room for a free slot
 		codes: make([]codeCount, 0, n.codes), bins: make([]bin, 0, n.bins), shares: make([]share, 0, n.shares),
 		samples: make([]sample, 0, n.samples), text: make([]byte, 0, n.text),
 	}
@@ -154,12 +154,15 @@ func (b *slabs) cell(c *Cell, agents int) *Cell {
 
 // set leaves out the free slots.
 func (b *slabs) set(slots []uint64) []uint64 {
-	from := len(b.numbers)
+	from, n := len(b.numbers), 0
+	room := b.numbers[from:cap(b.numbers)]
 	for _, hash := range slots {
+		room[n] = hash // without a branch: which slots are free is a matter of chance
 		if hash != 0 {
-			b.numbers = append(b.numbers, hash)
+			n++
 		}
 	}
+	b.numbers = b.numbers[:from+n]
 	return since(b.numbers, from)
 }
 

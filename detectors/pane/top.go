@@ -346,29 +346,52 @@ type ranked struct {
 }
 
 // choose finds the heaviest of more entries than the capacity, in no order, and raises the floor to what the others
-// weigh. room is memory for it.
+// weigh. room is memory for it. Counts tell most entries apart; keys are looked at where as many have the same one as
+// to be cut among them.
 func (t *Top) choose(room []ranked) []ranked {
-	list := slices.Grow(room[:0], len(t.entries))[:len(t.entries)]
-	var text [64]byte
-	for i := range list {
-		var head [16]byte
-		if len(t.addresses) > 0 {
-			copy(head[:], appendAddress(text[:0], t.addresses[i]))
-		} else {
-			copy(head[:], t.entries[i].key)
-		}
-		list[i] = ranked{
-			t.entries[i].count, [2]uint64{binary.BigEndian.Uint64(head[:8]), binary.BigEndian.Uint64(head[8:])}, i,
+	const classes = 64 // of counts: the last one is of all that are larger
+	var sizes [classes]int
+	for i := range t.entries {
+		sizes[min(t.entries[i].count, classes-1)]++
+	}
+	class, above := uint64(classes-1), 0
+	for above+sizes[class] < t.capacity {
+		above += sizes[class]
+		class--
+	}
+	list, rest, next := slices.Grow(room[:0], above+sizes[class])[:above], 0, uint64(0)
+	for i := range t.entries {
+		switch count := t.entries[i].count; {
+		case min(count, classes-1) > class:
+			list[rest] = ranked{count: count, at: i}
+			rest++
+		case min(count, classes-1) == class:
+			list = append(list, ranked{count, t.head(i), i})
+		default:
+			next = max(next, count)
 		}
 	}
-	t.heaviestFirst(list, t.capacity)
-	t.floor = max(t.floor, list[t.capacity].count)
+	if len(list) > t.capacity {
+		t.heaviestFirst(list[above:], t.capacity-above)
+		next = list[t.capacity].count
+	}
+	t.floor = max(t.floor, next)
 	list = list[:t.capacity]
 	t.least, t.cursor = list[0].count, 0
 	for i := range list {
 		t.least = min(t.least, list[i].count)
 	}
 	return list
+}
+
+func (t *Top) head(i int) [2]uint64 {
+	var text [64]byte
+	if len(t.addresses) > 0 {
+		appendAddress(text[:0], t.addresses[i])
+	} else {
+		copy(text[:16], t.entries[i].key)
+	}
+	return [2]uint64{binary.BigEndian.Uint64(text[:]), binary.BigEndian.Uint64(text[8:])}
 }
 
 // heavier is the order of Items.
