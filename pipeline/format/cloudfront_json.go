@@ -157,20 +157,17 @@ func percentDecoded(mem *arena, s []byte) []byte {
 	if i < 0 {
 		return s
 	}
-	out := mem.take(len(s))[:len(s)]
-	n := copy(out, s[:i])
-	for ; i < len(s); i++ {
-		c := s[i]
-		if c == '%' && i+2 < len(s) {
-			if v := hex(s[i+1:], 2); v >= 0 {
-				c = byte(v)
-				i += 2
-			}
+	out := mem.take(len(s))
+	for i >= 0 {
+		out = append(out, s[:i]...)
+		if v := hex(s[i+1:], 2); v >= 0 {
+			out, s = append(out, byte(v)), s[i+3:]
+		} else {
+			out, s = append(out, '%'), s[i+1:]
 		}
-		out[n] = c
-		n++
+		i = bytes.IndexByte(s, '%')
 	}
-	return out[:n]
+	return append(out, s...)
 }
 
 func (f *cloudFrontFields) finish(r *pipeline.Record) pipeline.Reason {
