@@ -53,6 +53,7 @@ type Union struct {
 	bytes   int                            // of open
 	now     int64                          // ns: the newest time of arrival
 	since   int64                          // ns: of the first
+	back    int64                          // ns: when the carrier was back after it had been away
 	seq     uint64                         // of the report at hand, by its carrier
 	started bool
 	next    int64 // start of the next pane to hand out, once started
@@ -109,7 +110,7 @@ func NewUnion(cfg UnionConfig) *Union {
 // taken there.
 func (u *Union) Take(node string, r *Report, seq uint64, at int64) {
 	u.seq = seq
-	u.now = max(u.now, at)
+	u.pass(at)
 	if u.since == 0 {
 		u.since = at
 	}
@@ -152,10 +153,20 @@ func (u *Union) Take(node string, r *Report, seq uint64, at int64) {
 
 // Refuse notes that a message of a node could not be read.
 func (u *Union) Refuse(node string, seq uint64, at int64, why string) {
-	u.seq, u.now = seq, max(u.now, at)
+	u.seq = seq
+	u.pass(at)
 	if m := u.member(node, at); m != nil {
 		m.Heard, m.Refused = at, why
 	}
+}
+
+// pass lets time come to an arrival. When nobody was heard for two panes it was the carrier that was away, and what nodes
+// have to tell comes all at once, one node after another: they have their time to do so from now on.
+func (u *Union) pass(at int64) {
+	if u.now > 0 && at-u.now > 2*u.length {
+		u.back = at
+	}
+	u.now = max(u.now, at)
 }
 
 // member finds a node, or makes it known.
@@ -350,26 +361,44 @@ func (u *Union) earliest() (start int64, ok bool) {
 func (u *Union) ready() bool {
 	end := u.next + u.length
 	patient := u.now < u.due(end) && u.bytes <= u.cfg.MaxBytes
-	told := false
+	told, absent := false, false
 	var waiting []*member
 	for _, m := range u.members {
 		switch {
 		case m.Frontier >= end:
 			told = true
-		case !m.Absent && !m.left():
+		case m.Absent && !m.left():
+			absent = true
+		case !m.left():
 			if patient { // one is enough: this is asked after each report
 				return false
 			}
 			waiting = append(waiting, m)
 		}
 	}
-	if !told {
+	if !told || absent && len(waiting) == 0 && u.ahead(end) {
 		return false
 	}
 	for _, m := range waiting {
 		m.Absent = !m.skip() || m.Frontier < end
 	}
 	return true
+}
+
+// ahead tells whether a pane has not ended yet, by the clocks of most nodes: who tells of it alone has one that is ahead,
+// and must not lead the fleet to where nobody else can follow.
+func (u *Union) ahead(end int64) bool {
+	if u.now >= end {
+		return false
+	}
+	skews := make([]int64, 0, len(u.members))
+	for _, m := range u.members {
+		if len(m.Skews) > 0 {
+			skews = append(skews, slices.Max(m.Skews))
+		}
+	}
+	slices.Sort(skews)
+	return u.now+skews[len(skews)/2] < end
 }
 
 // skip goes on behind a hole in the reports, if any came from there.
@@ -396,7 +425,7 @@ func (m *member) join() {
 func (u *Union) due(end int64) int64 {
 	at := int64(math.MaxInt64 / 2)
 	if i := slices.IndexFunc(u.leads, func(l lead) bool { return l.End >= end }); i >= 0 {
-		at = max(u.leads[i].At, end)
+		at = max(u.leads[i].At, end, u.back)
 	}
 	return at + int64(u.cfg.Lateness)
 }

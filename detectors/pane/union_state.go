@@ -13,6 +13,7 @@ type unionState struct {
 	Members map[string]*member
 	Now     int64
 	Since   int64
+	Back    int64
 	Seq     uint64
 	Started bool
 	Next    int64
@@ -25,7 +26,7 @@ type unionState struct {
 
 // Snapshot writes the state, in a form that Restore reads.
 func (u *Union) Snapshot() ([]byte, error) {
-	s := unionState{u.members, u.now, u.since, u.seq, u.started, u.next, u.empty, u.leads, u.marks, 0, u.pending}
+	s := unionState{u.members, u.now, u.since, u.back, u.seq, u.started, u.next, u.empty, u.leads, u.marks, 0, u.pending}
 	for _, g := range u.open {
 		if s.Open == 0 || g.first < s.Open {
 			s.Open = g.first
@@ -46,7 +47,7 @@ func (u *Union) Restore(state []byte, from int64) (seq uint64, err error) {
 	if err := gob.NewDecoder(bytes.NewReader(state)).Decode(&s); err != nil {
 		return 0, fmt.Errorf("read the state of the fleet's panes: %w", err)
 	}
-	u.now, u.since, u.seq, u.started, u.next = s.Now, s.Since, s.Seq, s.Started, s.Next
+	u.now, u.since, u.back, u.seq, u.started, u.next = s.Now, s.Since, s.Back, s.Seq, s.Started, s.Next
 	u.empty, u.leads, u.marks, u.pending = s.Empty, s.Leads, s.Marks, s.Pending
 	for name, m := range s.Members {
 		u.know(name, m)

@@ -253,6 +253,57 @@ func TestUnionNodeCutOff(t *testing.T) {
 	}
 }
 
+// When the carrier was away, nodes tell what they have kept one after another: none is given up meanwhile, and nothing is
+// late.
+func TestUnionCarrierAway(t *testing.T) {
+	nodes := even(t, 3, 10*time.Minute)
+	for name, list := range nodes {
+		away, back := list[20].at+second, list[26].at // one has told of a pane more before
+		if name == "n0" {
+			away += 10 * second
+		}
+		for i := range list {
+			if list[i].at >= away && list[i].at < back {
+				list[i].at = back + int64(len(name)+int(name[1]-'0')*1000+i)*1e6
+			}
+		}
+	}
+	panes, absent := unite(t, NewUnion(united), merged(nodes["n0"], nodes["n1"], nodes["n2"]))
+	for i, names := range absent {
+		if names != "" || panes[i].Coverage.Late > 0 {
+			t.Errorf("pane %d lacks %q, and %d lines were late", i, names, panes[i].Coverage.Late)
+		}
+	}
+}
+
+// A node whose clock is ahead does not lead the fleet into a time of which nobody else can tell, while the others are cut
+// off.
+func TestUnionIsNotLedAhead(t *testing.T) {
+	nodes := even(t, 4, 10*time.Minute)
+	for i := range nodes["n3"] {
+		nodes["n3"][i].at -= 120 * second
+	}
+	away, back := nodes["n0"][20].at, nodes["n0"][29].at
+	for _, name := range []string{"n0", "n1", "n2"} {
+		for i, x := range nodes[name] {
+			if x.at >= away && x.at < back {
+				nodes[name][i].at = back + int64(i)
+			}
+		}
+	}
+	u := NewUnion(united)
+	panes, absent := unite(t, u, merged(nodes["n0"], nodes["n1"], nodes["n2"], nodes["n3"]))
+	lacking := 0
+	for i, names := range absent {
+		if panes[i].Start > nodes["n0"][0].at && strings.Contains(names, "n0") {
+			lacking++
+		}
+	}
+	if lacking == 0 || lacking > 14 {
+		t.Errorf("%d panes lack those that were cut off for nine", lacking)
+	}
+}
+
 // One pane that comes 40 seconds late is counted as late, and its node goes on to count.
 func TestUnionOnePaneLate(t *testing.T) {
 	nodes := even(t, 2, 5*time.Minute)
