@@ -261,7 +261,7 @@ func (d *Distinct) empty() {
 }
 
 func (q *Quantiles) empty() {
-	if _, _, n := q.extent(); wasteful(n, len(q.dense)) {
+	if wasteful(int(q.count), len(q.dense)) {
 		*q = Quantiles{}
 		return
 	}
