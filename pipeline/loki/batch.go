@@ -1,6 +1,7 @@
 package loki
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,34 +45,50 @@ func newLoad() *load { return &load{index: map[string]*part{}, refused: map[stri
 // comes in other company, and what is sent again must be the same.
 func (l *load) add(lab *labeler, plain, backlog bool, d *pipeline.Delivery) {
 	l.last = d
-	fresh := map[string][]push.Entry{}
+	text := textOf(d)
+	begun := map[*part]int{} // where the delivery begins in each part
 	for _, b := range d.Batches {
+		var p *part // that of the line before: most have the same site
 		for i := range b.Entries {
 			e := &b.Entries[i]
 			entry := push.Entry{
-				Timestamp: time.Unix(0, e.Time), Line: cut(strings.ToValidUTF8(string(e.Line), "\uFFFD"), pipeline.MaxLine),
-				StructuredMetadata: lab.pairs(b.Stream, e),
+				Timestamp: time.Unix(0, e.Time), Line: text.line(e.Line), StructuredMetadata: lab.pairs(text, b.Stream, e),
 			}
 			if plain {
 				entry = withoutMetadata(entry)
 			}
-			labels := lab.set(b.Stream, e.Site, backlog)
-			fresh[labels] = append(fresh[labels], entry)
+			if i == 0 || e.Site != b.Entries[i-1].Site {
+				p = l.part(lab.set(b.Stream, e.Site, backlog))
+				if _, ok := begun[p]; !ok {
+					begun[p] = len(p.entries)
+				}
+			}
+			p.entries = append(p.entries, entry)
 			l.bytes += entryBytes(&entry)
-			l.lines++
-			l.left++
 		}
+		l.lines += len(b.Entries)
+		l.left += len(b.Entries)
 	}
-	for labels, entries := range fresh {
+	for p, from := range begun {
+		sortByTime(p.entries[from:])
+		spread(p.entries[from:])
+	}
+}
+
+func (l *load) part(labels string) *part {
+	p := l.index[labels]
+	if p == nil {
+		p = &part{labels: labels}
+		l.index[labels] = p
+		l.parts = append(l.parts, p)
+	}
+	return p
+}
+
+// sortByTime keeps the order of what has the same time. Mostly there is nothing to do.
+func sortByTime(entries []push.Entry) {
+	if !slices.IsSortedFunc(entries, byTime) {
 		slices.SortStableFunc(entries, byTime)
-		spread(entries)
-		p := l.index[labels]
-		if p == nil {
-			p = &part{labels: labels}
-			l.index[labels] = p
-			l.parts = append(l.parts, p)
-		}
-		p.entries = append(p.entries, entries...)
 	}
 }
 
@@ -84,20 +101,27 @@ func entryBytes(e *push.Entry) int {
 // spread moves a line that equals one before it at the same time on by the ns that make it the first of its kind,
 // and keeps the order: Loki would fold them into one.
 func spread(entries []push.Entry) {
-	same := map[string]struct{}{}
-	for i := range entries {
-		e := &entries[i]
-		if i == 0 || e.Timestamp.After(entries[i-1].Timestamp) {
-			clear(same)
-			same[e.Line] = struct{}{}
+	same := map[string]struct{}{} // of the last time
+	first := 0                    // of the last time; the lines before next are in same
+	next := 0
+	for i := 1; i < len(entries); i++ {
+		e, last := &entries[i], entries[i-1].Timestamp
+		if e.Timestamp.After(last) {
+			first = i
 			continue
 		}
-		e.Timestamp = entries[i-1].Timestamp
-		if _, ok := same[e.Line]; ok {
-			e.Timestamp = e.Timestamp.Add(time.Nanosecond)
+		if next <= first {
 			clear(same)
+			next = first
 		}
-		same[e.Line] = struct{}{}
+		for ; next < i; next++ {
+			same[entries[next].Line] = struct{}{}
+		}
+		e.Timestamp = last
+		if _, ok := same[e.Line]; ok {
+			e.Timestamp = last.Add(time.Nanosecond)
+			first = i
+		}
 	}
 }
 
@@ -117,7 +141,7 @@ func (l *load) cut(size int, alone func(*part) bool) []*batch {
 		}
 	}
 	for _, p := range l.parts {
-		slices.SortStableFunc(p.entries, byTime)
+		sortByTime(p.entries)
 		own := alone(p)
 		for len(p.entries) > 0 {
 			n, bytes := 0, len(p.labels)
@@ -170,17 +194,23 @@ func (b *batch) with(parts []part) *batch {
 	return n
 }
 
-// encode gives the bytes that are sent, and sent again.
-func (b *batch) encode() ([]byte, error) {
+// An encoder makes pushes in memory of its own. It belongs to one goroutine.
+type encoder struct{ plain, packed []byte }
+
+// encode gives the bytes that are sent, and sent again: they are nobody else's, since what sends them may look at them
+// after the answer.
+func (c *encoder) encode(b *batch) ([]byte, error) {
 	r := push.PushRequest{Streams: make([]push.Stream, len(b.parts))}
 	for i, p := range b.parts {
 		r.Streams[i] = push.Stream{Labels: p.labels, Entries: p.entries}
 	}
-	data, err := r.Marshal()
-	if err != nil {
+	n := r.Size()
+	c.plain = slices.Grow(c.plain[:0], n)[:n]
+	if _, err := r.MarshalToSizedBuffer(c.plain); err != nil {
 		return nil, fmt.Errorf("encode a push: %w", err)
 	}
-	return snappy.Encode(nil, data), nil
+	c.packed = snappy.Encode(c.packed[:cap(c.packed)], c.plain)
+	return bytes.Clone(c.packed), nil
 }
 
 // halves splits a batch by stream, and one of a single stream by line. A batch of one line cannot be split.

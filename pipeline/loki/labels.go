@@ -1,6 +1,7 @@
 package loki
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"strconv"
@@ -35,22 +36,22 @@ var labelOf = map[string]func(s *pipeline.Stream, site string) string{
 	"container": func(s *pipeline.Stream, _ string) string { return s.Container },
 }
 
-// metadataOf gives the value of a line's structured metadata, "" for none.
-var metadataOf = map[string]func(s *pipeline.Stream, e *pipeline.Entry) string{
-	"method":           func(_ *pipeline.Stream, e *pipeline.Entry) string { return string(e.Method) },
-	"route":            func(_ *pipeline.Stream, e *pipeline.Entry) string { return e.Route },
-	"status":           func(_ *pipeline.Stream, e *pipeline.Entry) string { return number(int64(e.Status)) },
+// metadataOf gives the value of a line's structured metadata, "" for none. What is made for it is written into t.
+var metadataOf = map[string]func(t *text, s *pipeline.Stream, e *pipeline.Entry) string{
+	"method":           func(t *text, _ *pipeline.Stream, e *pipeline.Entry) string { return t.keep(e.Method) },
+	"route":            func(_ *text, _ *pipeline.Stream, e *pipeline.Entry) string { return e.Route },
+	"status":           status,
 	"request_time":     requestTime,
-	"client_class":     func(_ *pipeline.Stream, e *pipeline.Entry) string { return ofRecord(e, e.Class.String()) },
+	"client_class":     func(_ *text, _ *pipeline.Stream, e *pipeline.Entry) string { return ofRecord(e, e.Class.String()) },
 	"client_abandoned": abandoned,
-	"origin":           func(_ *pipeline.Stream, e *pipeline.Entry) string { return ofRecord(e, e.Origin.String()) },
-	"parse_error":      func(_ *pipeline.Stream, e *pipeline.Entry) string { return string(e.Reason) },
-	"site":             func(_ *pipeline.Stream, e *pipeline.Entry) string { return e.Site },
-	"path":             func(s *pipeline.Stream, _ *pipeline.Entry) string { return s.Path },
-	"node":             func(s *pipeline.Stream, _ *pipeline.Entry) string { return s.Node },
-	"namespace":        func(s *pipeline.Stream, _ *pipeline.Entry) string { return s.Namespace },
-	"pod":              func(s *pipeline.Stream, _ *pipeline.Entry) string { return s.Pod },
-	"container":        func(s *pipeline.Stream, _ *pipeline.Entry) string { return s.Container },
+	"origin":           func(_ *text, _ *pipeline.Stream, e *pipeline.Entry) string { return ofRecord(e, e.Origin.String()) },
+	"parse_error":      func(_ *text, _ *pipeline.Stream, e *pipeline.Entry) string { return string(e.Reason) },
+	"site":             func(_ *text, _ *pipeline.Stream, e *pipeline.Entry) string { return e.Site },
+	"path":             func(_ *text, s *pipeline.Stream, _ *pipeline.Entry) string { return s.Path },
+	"node":             func(_ *text, s *pipeline.Stream, _ *pipeline.Entry) string { return s.Node },
+	"namespace":        func(_ *text, s *pipeline.Stream, _ *pipeline.Entry) string { return s.Namespace },
+	"pod":              func(_ *text, s *pipeline.Stream, _ *pipeline.Entry) string { return s.Pod },
+	"container":        func(_ *text, s *pipeline.Stream, _ *pipeline.Entry) string { return s.Container },
 }
 
 // ValidLabels lists what labels may name, beside the static labels of sources.
@@ -59,11 +60,12 @@ func ValidLabels() []string { return slices.Sorted(maps.Keys(labelOf)) }
 // ValidMetadata lists what metadata may name.
 func ValidMetadata() []string { return slices.Sorted(maps.Keys(metadataOf)) }
 
-func number(n int64) string {
-	if n == 0 {
+func status(t *text, _ *pipeline.Stream, e *pipeline.Entry) string {
+	if e.Status == 0 {
 		return ""
 	}
-	return strconv.FormatInt(n, 10)
+	var b [8]byte
+	return t.keep(strconv.AppendUint(b[:0], uint64(e.Status), 10))
 }
 
 func ofRecord(e *pipeline.Entry, s string) string {
@@ -74,14 +76,22 @@ func ofRecord(e *pipeline.Entry, s string) string {
 }
 
 // requestTime is in seconds, as nginx writes it, with no more digits than needed.
-func requestTime(_ *pipeline.Stream, e *pipeline.Entry) string {
+func requestTime(t *text, _ *pipeline.Stream, e *pipeline.Entry) string {
 	if e.Kind != pipeline.IsRecord || e.RequestTime < 0 {
 		return ""
 	}
-	return strconv.FormatFloat(float64(e.RequestTime)/1e9, 'f', -1, 64)
+	var b [32]byte
+	out := strconv.AppendInt(b[:0], e.RequestTime/1e9, 10)
+	if ns := e.RequestTime % 1e9; ns > 0 {
+		whole := len(out)
+		out = strconv.AppendInt(out, 1e9+ns, 10) // the 1 keeps the zeros behind it
+		out[whole] = '.'
+		out = bytes.TrimRight(out, "0")
+	}
+	return t.keep(out)
 }
 
-func abandoned(_ *pipeline.Stream, e *pipeline.Entry) string {
+func abandoned(_ *text, _ *pipeline.Stream, e *pipeline.Entry) string {
 	switch e.Abandoned {
 	case pipeline.Yes:
 		return "true"
@@ -93,9 +103,16 @@ func abandoned(_ *pipeline.Stream, e *pipeline.Entry) string {
 
 // A labeler makes Loki's label sets and metadata. It belongs to one goroutine.
 type labeler struct {
-	labels, metadata []string
-	cache            map[cacheKey]string
-	sets             map[string]struct{}
+	labels   []string
+	metadata []metadatum // sorted by name
+	cache    map[cacheKey]string
+	sets     map[string]struct{}
+	spare    push.LabelsAdapter // of the lines to come
+}
+
+type metadatum struct {
+	name  string
+	value func(t *text, s *pipeline.Stream, e *pipeline.Entry) string
 }
 
 type cacheKey struct {
@@ -104,12 +121,11 @@ type cacheKey struct {
 }
 
 func newLabeler(c *Config) *labeler {
-	metadata := slices.Clone(c.Metadata)
-	slices.Sort(metadata)
-	return &labeler{
-		labels: c.Labels, metadata: slices.Compact(metadata),
-		cache: map[cacheKey]string{}, sets: map[string]struct{}{},
+	l := &labeler{labels: c.Labels, cache: map[cacheKey]string{}, sets: map[string]struct{}{}}
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(c.Metadata))) {
+		l.metadata = append(l.metadata, metadatum{name, metadataOf[name]})
 	}
+	return l
 }
 
 // set gives the label set of a line, in Loki's notation.
@@ -236,12 +252,53 @@ func cut(s string, n int) string {
 }
 
 // pairs gives the metadata of a line.
-func (l *labeler) pairs(s *pipeline.Stream, e *pipeline.Entry) push.LabelsAdapter {
-	pairs := make(push.LabelsAdapter, 0, len(l.metadata))
-	for _, name := range l.metadata {
-		if v := metadataOf[name](s, e); v != "" {
-			pairs = append(pairs, push.LabelAdapter{Name: name, Value: cut(strings.ToValidUTF8(v, "\uFFFD"), maxLabelValue)})
+func (l *labeler) pairs(t *text, s *pipeline.Stream, e *pipeline.Entry) push.LabelsAdapter {
+	if cap(l.spare)-len(l.spare) < len(l.metadata) {
+		l.spare = make(push.LabelsAdapter, 0, 256*len(l.metadata))
+	}
+	from := len(l.spare)
+	for i := range l.metadata {
+		m := &l.metadata[i]
+		v := m.value(t, s, e)
+		if v == "" {
+			continue
+		}
+		if !utf8.ValidString(v) {
+			v = strings.ToValidUTF8(v, "\uFFFD")
+		}
+		l.spare = append(l.spare, push.LabelAdapter{Name: m.name, Value: cut(v, maxLabelValue)})
+	}
+	return l.spare[from:len(l.spare):len(l.spare)]
+}
+
+// A text is the memory of what the lines of one delivery are sent as: one piece, not one for each line and number.
+type text struct{ strings.Builder }
+
+// textOf makes room for a delivery.
+func textOf(d *pipeline.Delivery) *text {
+	const beside = 24 // bytes of a line's method, status and time
+	size := 0
+	for _, b := range d.Batches {
+		for i := range b.Entries {
+			size += len(b.Entries[i].Line) + beside
 		}
 	}
-	return pairs
+	t := &text{}
+	t.Grow(size)
+	return t
+}
+
+// keep gives b as a string.
+func (t *text) keep(b []byte) string {
+	from := t.Len()
+	t.Write(b)
+	return t.String()[from:]
+}
+
+// line gives a line as Loki takes it.
+func (t *text) line(b []byte) string {
+	if !utf8.Valid(b) {
+		b = bytes.ToValidUTF8(b, []byte("\uFFFD"))
+	}
+	return cut(t.keep(b), pipeline.MaxLine)
 }

@@ -42,6 +42,7 @@ type Shipper struct {
 	url     string
 	client  *http.Client
 	labeler *labeler
+	encoder encoder
 	m       *Metrics
 	dead    deadLetters
 
@@ -114,7 +115,7 @@ func (s *Shipper) Run(ctx context.Context, lines pipeline.Deliveries) error {
 // ship brings b to Loki. It returns when every line of b is stored, refused, or put aside; an error is the end of
 // ctx, or a fault of ours.
 func (s *Shipper) ship(ctx context.Context, b *batch) error {
-	body, err := b.encode()
+	body, err := s.encoder.encode(b)
 	if err != nil {
 		return err
 	}
@@ -257,7 +258,7 @@ func (s *Shipper) bury(b *batch, reason string, a answer) {
 func (s *Shipper) canary(ctx context.Context) bool {
 	now := s.deps.Now()
 	b := (&batch{}).with([]part{{canaryLabels, []push.Entry{{Timestamp: now, Line: "squall asks whether lines are taken"}}}})
-	body, err := b.encode()
+	body, err := s.encoder.encode(b)
 	return err == nil && s.push(ctx, body).verdict == stored
 }
 

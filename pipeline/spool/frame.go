@@ -313,7 +313,11 @@ type reader struct {
 	b       []byte
 	strings []string
 	streams []*pipeline.Stream
-	bad     bool
+	method  struct { // the last one
+		name string
+		text []byte
+	}
+	bad bool
 }
 
 func (r *reader) fail() { r.bad, r.b = true, nil }
@@ -448,7 +452,10 @@ func (r *reader) entry(e *pipeline.Entry, last int64) {
 	e.Reason = pipeline.Reason(r.string())
 	e.Site, e.Route = r.string(), r.string()
 	if m := r.string(); m != "" {
-		e.Method = []byte(m)
+		if m != r.method.name {
+			r.method.name, r.method.text = m, []byte(m)
+		}
+		e.Method = r.method.text
 	}
 	status := r.uvarint()
 	e.Status, e.RequestTime = uint16(status), r.varint()

@@ -108,7 +108,8 @@ func Open(ctx context.Context, cfg Config) (*Spool, error) {
 		return nil, err
 	}
 	s.m = newMetrics(cfg.Registerer, s.waiting)
-	enc, encErr := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	enc, encErr := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithWindowSize(4*frameTarget)) // it keeps twice as much in memory; the most that a frame mostly has is one
 	if encErr != nil {
 		return nil, errors.Join(fmt.Errorf("make a zstd encoder: %w", encErr), s.leave())
 	}
