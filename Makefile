@@ -52,7 +52,7 @@ OUT      ?= bin
 export LOGS
 
 .DEFAULT_GOAL := all
-.PHONY: all build run vet lint test fuzz bench bench-peers eval readme dashboards fmt clean help debian-test debian-lint debian-peers kube-apiserver test-k8s torture torture-fleet bench-fleet \
+.PHONY: all build run vet lint test fuzz bench bench-peers soak eval readme dashboards fmt clean help debian-test debian-lint debian-peers kube-apiserver test-k8s torture torture-fleet bench-fleet \
         deb rpm stage release test-packages debian-packages
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
@@ -140,6 +140,10 @@ bench: ## every benchmark; BENCH is a pattern
 
 bench-peers: debian-peers ## whole programs side by side on generated logs, as a Markdown table: squall, mawk, GoAccess, mtail, fail2ban
 	@go test -tags peers -run '^TestPeers$$' -timeout 40m -v ./cmd/squall
+
+# SOAK_MINUTES (10) and SOAK_RATE (100000 lines a second) set how hard it is; SOAK_SQUALL is another squall to measure.
+soak: $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the daemon under load, as Markdown tables: a flood into a VictoriaLogs, an ordinary load, starts, growth (25 minutes)
+	@go test -tags soak -run '^TestSoak' -timeout 120m -v ./cmd/squall
 
 readme: ## write the README's tables, deploy/reference and the schema anew from the code's
 	@go test -run 'TestReadmeTables|TestReferenceIs|TestSchemaIs' ./cmd/squall -write-readme

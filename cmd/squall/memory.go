@@ -18,7 +18,7 @@ import (
 // The garbage collector's bounds when nobody sets GOMEMLIMIT. What squall holds is bounded by construction and far
 // below; without a limit the collector lets as much garbage again lie beside it in an attack.
 const (
-	softMemory  = 176 << 20 // bytes of Go's own memory
+	softMemory  = 144 << 20 // bytes of Go's own memory: the program and what the kernel holds for it are 40 more
 	memoryShare = 0.8       // of what the control group allows, when that is less
 )
 

@@ -210,10 +210,11 @@ func (f *files) expand() map[string]bool {
 	}
 	maps.DeleteFunc(f.infixed, func(path string, _ *infixedLog) bool { _, ok := seen[path]; return !ok && !rotated[path] })
 	for path := range f.paths { // what a glob found before and cannot list now may still be there
-		if _, err := os.Lstat(path); !rotated[path] && !isMissing(err) {
-			if _, ok := seen[path]; !ok {
-				seen[path] = false
-			}
+		if _, ok := seen[path]; ok || rotated[path] {
+			continue
+		}
+		if _, err := os.Lstat(path); !isMissing(err) {
+			seen[path] = false
 		}
 	}
 	return seen
