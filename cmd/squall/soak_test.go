@@ -151,7 +151,7 @@ type soaking struct {
 	rate, fresh    int
 
 	lines, shipped       int64
-	lost                 int // of the lines, as VictoriaLogs counts them
+	lost                 int     // of the lines, as VictoriaLogs counts them
 	cpu, victoria, tests float64 // s, for a million lines
 	late                 time.Duration
 	load                 string
@@ -266,7 +266,9 @@ func TestSoak(t *testing.T) {
 		{"lines lost", func(s *soaking) string { return strconv.Itoa(s.lost) }},
 		{"CPU-s for a million lines: squall", func(s *soaking) string { return fmt.Sprintf("%.1f", s.cpu) }},
 		{"VictoriaLogs", func(s *soaking) string { return fmt.Sprintf("%.1f", s.victoria) }},
-		{"what writes the log", func(s *soaking) string { return fmt.Sprintf("%.1f, late by %s at most", s.tests, s.late.Round(time.Millisecond)) }},
+		{"what writes the log", func(s *soaking) string {
+			return fmt.Sprintf("%.1f, late by %s at most", s.tests, s.late.Round(time.Millisecond))
+		}},
 		{"detection delay, median, p95, most", func(s *soaking) string {
 			return fmt.Sprintf("%s, %s, %s of %d storms", percentile(s.delays, .5), percentile(s.delays, .95), percentile(s.delays, 1), len(s.delays))
 		}},
