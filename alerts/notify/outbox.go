@@ -166,6 +166,17 @@ func (o *Outbox) take(at int64, active, transitions []alerts.Alert) (fires, news
 	return fires, news
 }
 
+// Fires tells whether receivers are told that a fires.
+func (o *Outbox) Fires(a *alerts.Alert) bool {
+	if o == nil {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	e := o.episodes[identity(a)]
+	return e != nil && e.fires()
+}
+
 // transition takes one over, unless it is known.
 func (o *Outbox) transition(a alerts.Alert) (alerts.Alert, bool) {
 	key := identity(&a)

@@ -40,7 +40,10 @@ type fleetNode struct {
 	covered  prometheus.Gauge
 	sent     prometheus.Counter
 	tooLarge prometheus.Counter
+	pane     time.Duration
 	patience time.Duration // how long one cover lasts
+	began    time.Time     // on the monotonic clock
+	behind   time.Time     // since when too many panes wait; zero: they do not
 }
 
 // heardCover is the newest of one aggregator.
@@ -69,7 +72,7 @@ func newFleetNode(c *Config, store *spool.Spool, log *zap.Logger, reg prometheus
 	}
 	n := &fleetNode{
 		link: link, log: cfg.Log, name: cfg.Node, boot: uint64(time.Now().UnixMilli()), kv: bucketKV{store, fleetBucket},
-		heard: map[string]heardCover{}, patience: 3*c.Pane + c.Fleet.Lateness,
+		heard: map[string]heardCover{}, pane: c.Pane, patience: 3*c.Pane + c.Fleet.Lateness, began: time.Now(),
 		covered: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "squall_fleet_covered", Help: "Whether an aggregator judges what this node counts: then the node's own alerts are not told.",
 		}),
@@ -216,8 +219,13 @@ func (n *fleetNode) isCovered(now time.Time) bool {
 			delete(n.heard, sender)
 		}
 	}
+	if n.out == nil || n.out.Waiting() <= waitingAtMost {
+		n.behind = time.Time{}
+	} else if n.behind.IsZero() {
+		n.behind = now
+	}
 	is := false
-	if n.out != nil && n.out.Waiting() <= waitingAtMost {
+	if n.out != nil && (n.behind.IsZero() || now.Sub(n.behind) < waitingAtMost*n.pane) { // what is caught up on is on its way at once
 		for _, h := range n.heard {
 			is = is || !slices.Contains(h.Absent, n.name)
 		}
@@ -226,15 +234,24 @@ func (n *fleetNode) isCovered(now time.Time) bool {
 	return is
 }
 
-// waitingAtMost is how many panes may be on their way to the stream while a node counts as covered.
+// isNew tells whether this node has not run for long enough to know that nobody judges what it counts: what it reads first
+// may be minutes of a storm that its fleet was told of long ago.
+func (n *fleetNode) isNew(now time.Time) bool { return now.Sub(n.began) < n.patience }
+
+const maxHeld = 1 << 10 // transitions
+
+// waitingAtMost is how many panes may be on their way to the stream while a node counts as covered: more of them are for
+// as long as it takes to count so many.
 const waitingAtMost = 3
 
 // localAlerts decides what of its own alerts a node of a fleet tells: none while an aggregator judges for it. They bear
 // the node's name, so that nobody takes them for the fleet's.
 type localAlerts struct {
 	node    *fleetNode
+	fires   func(*alerts.Alert) bool // receivers are told that it does, by this process or the one before
 	covered bool
 	told    []alerts.Alert // fire, as of the last pane at which they were told
+	held    []alerts.Alert // transitions of a node that is new
 }
 
 // take gives what is to be told of what fires and of what began or ended.
@@ -242,15 +259,23 @@ func (l *localAlerts) take(at int64, now time.Time, active, transitions []alerts
 	was := l.covered
 	l.covered = l.node.isCovered(now)
 	switch {
+	case !l.covered && l.node.isNew(now):
+		others := func(a alerts.Alert) bool { return !l.fires(&a) }
+		l.told = slices.DeleteFunc(l.named(active), others)
+		l.held = append(l.held, slices.DeleteFunc(l.named(transitions), func(a alerts.Alert) bool { return !others(a) })...)
+		l.held = l.held[max(0, len(l.held)-maxHeld):]
+		return l.told, slices.DeleteFunc(l.named(transitions), others)
 	case !l.covered:
 		l.told = l.named(active)
-		return l.told, l.named(transitions)
+		news = slices.Concat(l.held, l.named(transitions))
+		l.held = nil
+		return l.told, news
 	case !was:
 		for _, a := range l.told {
 			a.State, a.At, a.EndsAt = alerts.Resolved, at, at
 			news = append(news, a)
 		}
-		l.told = nil
+		l.told, l.held = nil, nil
 	}
 	return nil, news
 }

@@ -116,7 +116,7 @@ func (s *server) build(c *Config) (*service, error) {
 		d.live = report.NewLive(c.Pane, liveSpan)
 	}
 	if s.node != nil {
-		d.local = &localAlerts{node: s.node}
+		d.local = &localAlerts{node: s.node, fires: s.outbox.Fires}
 		d.judge.whole = func(p *pane.Pane) { s.node.tell(p, c.Pane, d.shape) }
 	}
 	if d.dispatcher, err = s.newDispatcher(c, reg); err != nil {
