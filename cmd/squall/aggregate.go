@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -134,11 +133,9 @@ func newAggregator(ctx context.Context, s *server, c *Config, reg prometheus.Reg
 	cfg := c.Fleet.link()
 	cfg.Log, cfg.Registerer = a.log, reg
 	if c.Fleet.Embedded {
-		own := c.Fleet.Server
-		srv, err := fleet.StartServer(ctx, fleet.ServerConfig{
-			Name: c.Fleet.name(), Listen: own.Listen, Dir: filepath.Join(c.Spool.Dir, "fleet"), ClusterListen: own.ClusterListen, Routes: own.Routes,
-			CA: own.CAFile, Cert: own.CertFile, Key: own.KeyFile, Users: own.users(), Cluster: c.Fleet.Cluster, Log: a.log,
-		})
+		own := c.embedded()
+		own.Log = a.log
+		srv, err := fleet.StartServer(ctx, own)
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -81,6 +82,15 @@ func (s *FleetServerConfig) users() (users []fleet.User) {
 	return users
 }
 
+// embedded is what the embedded server is made of.
+func (c *Config) embedded() fleet.ServerConfig {
+	own := &c.Fleet.Server
+	return fleet.ServerConfig{
+		Name: c.Fleet.name(), Listen: own.Listen, Dir: filepath.Join(c.Spool.Dir, "fleet"), ClusterListen: own.ClusterListen, Routes: own.Routes,
+		CA: own.CAFile, Cert: own.CertFile, Key: own.KeyFile, Users: own.users(), Cluster: c.Fleet.Cluster,
+	}
+}
+
 // The sections of a configuration that decide what is in a pane, and what is made of panes. Who shares them counts, or
 // judges, alike.
 var (
@@ -128,6 +138,11 @@ func (c *Config) checkFleet(errs *configErrors) {
 	}
 	if f.Embedded && f.Server.Listen == "" {
 		errs.add(c.root.place("fleet", "server", "listen"), "fleet.server.listen is empty: with fleet.embedded the nodes connect there, as in 0.0.0.0:4222")
+	}
+	if own := c.embedded(); f.Embedded && f.Server.Listen != "" {
+		if err := own.CheckWords(); err != nil {
+			errs.add(c.root.place("fleet", "server"), "fleet.server: %s", err.Error())
+		}
 	}
 	if f.Embedded && len(f.Server.users()) > 0 && f.NKeyFile == "" {
 		errs.add(c.root.place("fleet", "server"), "fleet.server names the keys that may connect, and fleet.nkey_file is empty: this aggregator needs the seed of one of fleet.server.aggregators")

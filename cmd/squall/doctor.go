@@ -393,12 +393,7 @@ func (d *doctor) notifiers(ctx context.Context) {
 func (d *doctor) fleet(ctx context.Context) {
 	f := &d.config.Fleet
 	if f.Embedded {
-		for _, address := range []string{f.Server.Listen, f.Server.ClusterListen} {
-			if address != "" {
-				d.listens(ctx, "fleet server", "tcp", address, address+" is free to listen on", address+": squall runs, and listens there or another does",
-					"another program listens there, or the address is not this machine's")
-			}
-		}
+		d.fleetServer(ctx)
 	}
 	if f.NATS == "" {
 		return
@@ -407,15 +402,12 @@ func (d *doctor) fleet(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime+patience)
 	defer cancel()
 	server, heard, err := fleet.Probe(ctx, f.link(), patience)
-	do := "fleet.nats names the servers; panes wait on this node until one takes them"
-	switch {
-	case errors.Is(err, fleet.ErrStranger):
-		do = "fleet.nkey_file or credentials_file is missing, or its public half is not among the server's users (fleet.server.nodes of the aggregators)"
-	case errors.Is(err, fleet.ErrRights):
-		do = fmt.Sprintf("let this user publish to squall.%s.pane.%s, and subscribe to %s.> and squall.%[1]s.cover.>; is it the key of this node?",
-			f.Cluster, f.name(), fleet.InboxPrefix(f.name()))
-	case errors.Is(err, fleet.ErrNoStream):
-		do = "start squall aggregate, which makes the stream; of a cluster most servers must run; is JetStream on, and fleet.cluster the same there?"
+	do := fleetAdvice(f, err)
+	if do == "" {
+		do = "fleet.nats names the servers; panes wait on this node until one takes them"
+	}
+	if errors.As(err, new(*tls.CertificateVerificationError)) { // the words for other TLS do not fit
+		err = errors.New(err.Error())
 	}
 	d.tried("fleet", server+" takes this node's panes", err, do)
 	switch {
@@ -426,6 +418,57 @@ func (d *doctor) fleet(ctx context.Context) {
 	default:
 		d.say(healthy, "fleet", "the aggregator "+heard+" is heard", "")
 	}
+}
+
+// fleetServer tries what an aggregator that is its own server is made of.
+func (d *doctor) fleetServer(ctx context.Context) {
+	own := d.config.embedded()
+	d.tried("fleet server", "its certificate, users and routes are sound", own.Check(), "mend fleet.server, and the files that it names")
+	if host, _, err := net.SplitHostPort(own.Listen); err == nil && len(own.Users) == 0 && own.CA == "" {
+		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			d.say(weak, "fleet server", "whoever reaches "+own.Listen+" may tell panes of any node, and read them",
+				"fleet.server: nodes and aggregators with their public NKeys, cert_file, key_file and ca_file")
+		}
+	}
+	for _, address := range []string{own.Listen, own.ClusterListen} {
+		if address != "" {
+			d.listens(ctx, "fleet server", "tcp", address, address+" is free to listen on", address+": squall runs, and listens there or another does",
+				"another program listens there, or the address is not this machine's")
+		}
+	}
+}
+
+// fleetAdvice is what to do about a fault of the way to the fleet, "" where the general words do.
+func fleetAdvice(f *FleetConfig, err error) string {
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
+	has := func(part string) bool { return strings.Contains(text, part) }
+	switch {
+	case errors.Is(err, fleet.ErrStranger):
+		return "fleet.nkey_file or credentials_file is missing, or its public half is not among the server's users (fleet.server.nodes of the aggregators)"
+	case errors.Is(err, fleet.ErrRights):
+		return fmt.Sprintf("let this user publish to squall.%s.pane.%s, and subscribe to %s.> and squall.%[1]s.cover.>; is it the key of this node, and the cluster's name right?",
+			f.Cluster, f.name(), fleet.InboxPrefix(f.name()))
+	case errors.Is(err, fleet.ErrNoStream):
+		return "start squall aggregate, which makes the stream; of a cluster most servers must run; is JetStream on, and fleet.cluster the same there?"
+	case errors.As(err, new(*tls.CertificateVerificationError)):
+		return "fleet.ca_file has to name those who sign the servers' certificates, which have to be good today for the names in fleet.nats"
+	case has("remote error: tls: "):
+		return "the servers refuse fleet.cert_file: is it good today, and signed by their ca_file? With an NKey none is needed"
+	case has("nkeys not supported by the server"):
+		return "the server knows no NKeys: name this node's public one among its users, or take fleet.nkey_file away"
+	case has("secure connection not available"):
+		return "the server speaks no TLS there: give it a certificate, or write nats:// in fleet.nats"
+	case has("read the NKey"), has("read the credentials"):
+		return "mend fleet.nkey_file or credentials_file: `nk -gen user -pubout` prints a seed, for the file, and its public half, for the servers"
+	case has("root certificate"), has("rootCA file"):
+		return "mend fleet.ca_file: certificates as PEM, which the service's user may read"
+	case has("client certificate"):
+		return "mend fleet.cert_file and key_file: a certificate and its key as PEM, which the service's user may read"
+	}
+	return ""
 }
 
 // Who answers where squall's page would be.

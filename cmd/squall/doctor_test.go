@@ -252,6 +252,11 @@ func TestDoctorTriesTheFleet(t *testing.T) {
 		}
 	}
 	says("nats://"+freeAddress(t), sick, "fleet.nats names the servers")
+	says("tls://"+strings.TrimPrefix(address, "nats://"), sick, "write nats://")
+	found, _ := doctored(t, fmt.Sprintf("sources: [{type: stdin}]\nspool: {dir: %q}\nweb: {listen: %q}\nfleet: {embedded: true, node: agg, server: {listen: %q, cert_file: /none, key_file: /none}}\n", t.TempDir(), freeAddress(t), freeAddress(t)))
+	if d := about(found, "fleet server"); d.Status != sick || !strings.Contains(d.Do, "mend fleet.server") {
+		t.Errorf("a server without its certificate: %+v", d)
+	}
 	says(address, sick, "start squall aggregate")
 	link, err := fleet.Connect(fleet.Config{URL: address, Cluster: "default", Node: "agg"})
 	if err != nil {

@@ -180,6 +180,10 @@ func (f *follower) deliver(msg jetstream.Msg, meta *jetstream.MsgMetadata) error
 	node, ok := strings.CutPrefix(msg.Subject(), panePrefix(f.l.cluster))
 	if !ok || checkNode(node) != nil || !strings.HasPrefix(msg.Headers().Get(jetstream.MsgIDHeader), node+"/") {
 		f.l.m.forged.Inc()
+		if f.l.isNews("forged " + msg.Subject()) {
+			f.l.log.Warn("a message on the fleet's stream was not made by squall: it is passed over, as are its like",
+				zap.String("subject", msg.Subject()), zap.Uint64("message", seq), zap.Int("bytes", len(msg.Data())))
+		}
 		return nil
 	}
 	m := Message{Seq: seq, At: meta.Timestamp.UnixNano(), Node: node, Data: msg.Data(), Missed: f.missed, Reset: f.isReset}

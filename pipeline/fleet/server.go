@@ -25,6 +25,7 @@ const (
 	streamMemory   = 256 << 20 // bytes: what is kept in memory is where readers are
 	tlsTimeout     = 5         // seconds, under load
 	maxConnections = 16 << 10
+	reportEvery    = 600 // times that another server was not reached, once a second
 )
 
 // ServerConfig is an embedded NATS server with JetStream: enough for a fleet of some hundred nodes.
@@ -71,6 +72,9 @@ func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fleet: the embedded server: %w", err)
 	}
+	if err := os.MkdirAll(cfg.Dir, 0o750); err != nil {
+		return nil, fmt.Errorf("fleet: make the embedded server's directory: %w", err)
+	}
 	srv, err := server.NewServer(options)
 	if err != nil {
 		return nil, fmt.Errorf("fleet: make the embedded server: %w", err)
@@ -112,6 +116,56 @@ func (s *Server) Shutdown() {
 	s.srv.WaitForShutdown()
 }
 
+// Check finds what the server would not start with, or nobody would connect to. It reads files, and changes nothing.
+func (c *ServerConfig) Check() error {
+	o, err := c.options()
+	if err != nil || o.TLSConfig == nil {
+		return err
+	}
+	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	if err != nil {
+		return fmt.Errorf("read the certificate: %w", err)
+	}
+	if now := time.Now(); now.After(pair.Leaf.NotAfter) || now.Before(pair.Leaf.NotBefore) {
+		return fmt.Errorf("the certificate %s is good from %s to %s", c.Cert, pair.Leaf.NotBefore.UTC().Format(time.RFC3339), pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	if c.CA == "" {
+		return nil
+	}
+	between := x509.NewCertPool()
+	for _, der := range pair.Certificate[1:] {
+		if cert, err := x509.ParseCertificate(der); err == nil {
+			between.AddCert(cert)
+		}
+	}
+	uses := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	if c.ClusterListen != "" {
+		uses = append(uses, x509.ExtKeyUsageClientAuth) // each server connects to the others, too
+	}
+	for _, use := range uses {
+		how := x509.VerifyOptions{Roots: o.TLSConfig.RootCAs, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{use}}
+		if _, err := pair.Leaf.Verify(how); err != nil {
+			return fmt.Errorf("the certificate %s is not one that %s signs for servers and, in a cluster, clients: %w", c.Cert, c.CA, err)
+		}
+	}
+	return nil
+}
+
+// CheckWords finds what cannot be of the addresses and users. It reads no files.
+func (c *ServerConfig) CheckWords() error {
+	o := &server.Options{}
+	if c.Cert != "" {
+		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if _, _, err := splitListen(c.Listen); err != nil {
+		return err
+	}
+	if err := c.cluster(o); err != nil {
+		return err
+	}
+	return c.users(o)
+}
+
 // options checks the configuration.
 func (c *ServerConfig) options() (*server.Options, error) {
 	if err := checkCluster(c.Cluster); err != nil {
@@ -119,9 +173,6 @@ func (c *ServerConfig) options() (*server.Options, error) {
 	}
 	if c.Dir == "" || c.Name == "" {
 		return nil, errors.New("it needs a name and a directory")
-	}
-	if err := os.MkdirAll(c.Dir, 0o750); err != nil {
-		return nil, fmt.Errorf("make its directory: %w", err)
 	}
 	o := &server.Options{
 		ServerName: c.Name, NoSigs: true, NoLog: true,
@@ -131,6 +182,7 @@ func (c *ServerConfig) options() (*server.Options, error) {
 		// Alone, nobody else has what was acknowledged. In a cluster most servers would have to fail at once.
 		SyncAlways: c.ClusterListen == "", SyncInterval: syncEvery,
 		MaxConn: maxConnections, PingInterval: pingEvery, MaxPingsOut: 2, WriteDeadline: writeTimeout,
+		ReconnectErrorReports: reportEvery,
 	}
 	var err error
 	if o.Host, o.Port, err = splitListen(c.Listen); err != nil {
