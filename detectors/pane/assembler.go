@@ -82,6 +82,8 @@ type Assembler struct {
 	empty   int         // empty panes handed out in a row
 	pending Coverage    // of lines without a pane: goes to the next one handed out
 	spare   []*openPane // to be counted in again
+	closed  int         // panes since it was looked at how many of them are needed
+	unused  int         // of spare, the first of them: no pane needed them since then
 	ranks   []ranked    // scratch for seal
 	tellers []teller
 	names   map[string]int // of tellers
@@ -279,10 +281,7 @@ func (a *Assembler) Next() *Pane {
 	o.waits.close(p)
 	o.join()
 	a.finish(p, o.heard)
-	if len(a.spare) < maxSpare {
-		o.empty(&a.cfg)
-		a.spare = append(a.spare, o)
-	}
+	a.recycle(o)
 	return p
 }
 
@@ -411,6 +410,7 @@ func (a *Assembler) lookup(t int64) (o *openPane, late bool) {
 	}
 	if n := len(a.spare); n > 0 {
 		o, a.spare = a.spare[n-1], a.spare[:n-1]
+		a.unused = min(a.unused, n-1)
 	} else {
 		o = newOpenPane()
 	}

@@ -55,6 +55,40 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	}
 }
 
+// A flood fills many panes at a time; what it took is given back when quiet traffic needs few of them.
+func TestMemoryOfAFloodIsGivenBack(t *testing.T) {
+	a := NewAssembler(Config{})
+	src := a.Source("balancer", time.Minute)
+	var r pipeline.Record
+	r.Reset()
+	r.Site, r.Method = "shop.example", []byte("GET")
+	add := func(route string, client, end int64) {
+		r.Route, r.Client = route, netip.AddrFrom4([4]byte{10, 1, byte(client >> 8), byte(client)})
+		r.Time, r.Start, r.End = end, end, end
+		a.Add(src, &r)
+	}
+	before, now := heap(), 1_800_000_000*second
+	for range 6 {
+		for i := range int64(20000) {
+			add("/"+strconv.FormatInt(i%500, 10), i, now)
+		}
+		now += 10 * second
+	}
+	a.Observe(src, now+120*second)
+	drain(a, nil)
+	now += 180 * second
+	for range 4 * maxIdle {
+		add("/", 1, now)
+		now += 10 * second
+		a.Observe(src, now+60*second)
+		drain(a, nil)
+	}
+	if held := heap() - before; held > 1<<20 {
+		t.Errorf("%d KiB are held of a flood that was over long ago", held>>10)
+	}
+	runtime.KeepAlive(a)
+}
+
 // mallocs is how many pieces of memory are taken from the heap.
 func mallocs(f func()) uint64 {
 	var before, after runtime.MemStats

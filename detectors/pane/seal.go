@@ -1,5 +1,7 @@
 package pane
 
+import "slices"
+
 // A pane is counted in with room to spare, and kept for as long as the longest window. When it closes, what is kept of it
 // is copied into a few slices that fit, and what it was counted in is emptied for the pane after the next: in steady traffic
 // nothing is taken from the heap for a line, and little for a pane.
@@ -178,6 +180,19 @@ func (b *slabs) durations(q *Quantiles) {
 		return true
 	})
 	*q = Quantiles{count: q.count, zeros: q.zeros, pairs: since(b.bins, from)}
+}
+
+// recycle keeps what a closed pane was counted in for another one. The last one is used first; what a flood of panes left
+// beneath, and none has needed since, is given up with all the memory that the flood had taken.
+func (a *Assembler) recycle(o *openPane) {
+	if a.closed++; a.closed >= maxIdle {
+		a.spare = slices.Delete(a.spare, 0, a.unused)
+		a.closed, a.unused = 0, len(a.spare)
+	}
+	if len(a.spare) < maxSpare {
+		o.empty(&a.cfg)
+		a.spare = append(a.spare, o)
+	}
 }
 
 // empty makes a pane's counters ready for another pane. What was folded into another is not used again.
