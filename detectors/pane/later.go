@@ -22,14 +22,24 @@ type windowCell struct {
 
 // windowCells hands out cells of windows. They are made some at a time: a window has a hundred, and one is merged for
 // every pane.
-type windowCells []windowCell
+type windowCells struct {
+	rest []windowCell
+	lent [][]windowCell // since the last reclaim
+	free [][]windowCell
+}
 
 func (w *windowCells) next() *Cell {
-	if len(*w) == 0 {
-		*w = make(windowCells, cellsAtOnce)
+	if len(w.rest) == 0 {
+		if n := len(w.free); n > 0 {
+			w.rest, w.free = w.free[n-1], w.free[:n-1]
+			clear(w.rest)
+		} else {
+			w.rest = make([]windowCell, cellsAtOnce)
+		}
+		w.lent = append(w.lent, w.rest)
 	}
-	c, l := &(*w)[0].Cell, &(*w)[0].later
-	*w = (*w)[1:]
+	c, l := &w.rest[0].Cell, &w.rest[0].later
+	w.rest = w.rest[1:]
 	l.cells = l.few[:0]
 	c.Clients.later, c.Clients.of = l, func(o *Cell) *Distinct { return &o.Clients }
 	c.Agents.later, c.Agents.of = l, func(o *Cell) *Distinct { return &o.Agents }
@@ -38,6 +48,11 @@ func (w *windowCells) next() *Cell {
 	c.Refused.Clients.later, c.Refused.Clients.of = l, func(o *Cell) *Distinct { return &o.Refused.Clients }
 	c.Samples.later = l
 	return c
+}
+
+// reclaim takes back all cells, to hand them out again. What was handed out before and is not needed any more goes.
+func (w *windowCells) reclaim() {
+	w.rest, w.free, w.lent = nil, w.lent, w.free[:0]
 }
 
 // postpone has the sets, the ranking and the samples of o merged into those of c, a cell of a window, when they are

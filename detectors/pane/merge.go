@@ -28,6 +28,11 @@ func Merge(dst, src *Pane) {
 // MergeAll gives the window [start, end) of panes, which may not change any more: what of it is seldom asked for is
 // merged when it is. It belongs to one goroutine, with all other windows that are made of it or of the same windows.
 func MergeAll(start, end int64, panes []*Pane) *Pane {
+	return mergeAll(start, end, panes, &windowCells{})
+}
+
+// mergeAll is MergeAll with cells that it is given.
+func mergeAll(start, end int64, panes []*Pane, cells *windowCells) *Pane {
 	dst := &Pane{Start: start, End: end, Sites: map[string]*Site{}}
 	var events int
 	for _, p := range panes {
@@ -36,11 +41,10 @@ func MergeAll(start, end int64, panes []*Pane) *Pane {
 	if events > 0 {
 		dst.Events = make([]pipeline.Event, 0, events)
 	}
-	var fresh windowCells
 	for _, p := range panes {
 		for name, part := range p.Sites {
 			s := dst.Site(name)
-			mergeCells(s, part, dst, p, fresh.next, (*Cell).postpone)
+			mergeCells(s, part, dst, p, cells.next, (*Cell).postpone)
 			s.Agents = postponeTop(s.Agents, part.Agents)
 			s.Clients = postponeTop(s.Clients, part.Clients)
 			s.Waits = mergeWaits(s.Waits, part.Waits)

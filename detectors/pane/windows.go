@@ -9,8 +9,9 @@ import "time"
 type Windows struct {
 	length, keep int64 // ns
 	runs         map[run]*Pane
-	end          int64 // of the newest pane; 0 before the first
-	merges       int   // of panes into runs and views, for the test of their number
+	end          int64       // of the newest pane; 0 before the first
+	cells        windowCells // of the views since the last Push
+	merges       int         // of panes into runs and views, for the test of their number
 }
 
 // run is 2^level panes from start on. A nil in the map stands for a run without anything in it.
@@ -24,8 +25,9 @@ func NewWindows(pane, keep time.Duration) *Windows {
 	return &Windows{length: int64(pane), keep: int64(max(keep, pane)), runs: map[run]*Pane{}}
 }
 
-// Push takes the next pane, which must not change any more. A pane that has Jump set begins anew.
+// Push takes the next pane, which must not change any more, and ends all views. A pane that has Jump set begins anew.
 func (w *Windows) Push(p *Pane) {
+	w.cells.reclaim()
 	if p.Jump {
 		clear(w.runs)
 	}
@@ -39,7 +41,7 @@ func (w *Windows) Push(p *Pane) {
 }
 
 // View merges the panes within [start, end), both ends of panes. What is not kept is empty. The view belongs
-// to the caller.
+// to the caller until the next Push, which uses its memory again.
 func (w *Windows) View(start, end int64) *Pane {
 	var parts []*Pane
 	last := min(end, w.end)
@@ -54,7 +56,7 @@ func (w *Windows) View(start, end int64) *Pane {
 		at += w.length << r.level
 	}
 	w.merges += len(parts)
-	return MergeAll(start, end, parts)
+	return mergeAll(start, end, parts, &w.cells)
 }
 
 // run gives a run and merges it when that was not done yet. All its panes have come.
