@@ -67,7 +67,7 @@ func (g *growth) write(t *testing.T, parts []floodPart) {
 	}
 }
 
-var growthCounted = regexp.MustCompile(`"lines":(\d+)`)
+var growthCounted = regexp.MustCompile(`"summary":{"lines":(\d+)`)
 
 // replay notes the processor time of one replay.
 func (g *growth) replay(t *testing.T, squall string) {

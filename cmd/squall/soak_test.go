@@ -121,10 +121,10 @@ func soakMachine(t *testing.T) string {
 	return fmt.Sprintf("%d processors, %s, load %s", runtime.NumCPU(), time.Now().UTC().Format(time.DateOnly), machineLoad(t))
 }
 
-// childProcess finds the process that the tests started with this program.
+// childProcess finds the process that the tests started last with this program.
 func childProcess(t *testing.T, program string) int {
 	t.Helper()
-	out, err := exec.Command("pgrep", "-P", strconv.Itoa(os.Getpid()), program).Output()
+	out, err := exec.Command("pgrep", "-n", "-P", strconv.Itoa(os.Getpid()), program).Output()
 	if err != nil {
 		t.Fatalf("find %s: %v", program, err)
 	}
