@@ -43,11 +43,10 @@ func boundMemory(log *zap.Logger, soft int64) {
 }
 
 // easyCollector is the collector's GOGC of a replay, and of an aggregator, when nobody sets it. What is alive is small
-// beside the panes that are made and thrown away by the thousand: to let twice that lie costs as much memory and saves a
-// fifth of the time.
-const easyCollector = 200
+// beside the panes that are made and thrown away by the thousand.
+const easyCollector = 130
 
-// easeCollector lets the collector run half as often.
+// easeCollector lets the collector run less often.
 func easeCollector() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(easyCollector)

@@ -44,8 +44,6 @@ func (w *windowCells) next() *Cell {
 	c.Clients.later, c.Clients.of = l, func(o *Cell) *Distinct { return &o.Clients }
 	c.Agents.later, c.Agents.of = l, func(o *Cell) *Distinct { return &o.Agents }
 	c.URLs.later, c.URLs.of = l, func(o *Cell) *Distinct { return &o.URLs }
-	c.Missed.later, c.Missed.of = l, func(o *Cell) *Distinct { return &o.Missed }
-	c.Refused.Clients.later, c.Refused.Clients.of = l, func(o *Cell) *Distinct { return &o.Refused.Clients }
 	c.Samples.later = l
 	return c
 }
@@ -60,6 +58,12 @@ func (w *windowCells) reclaim() {
 func (c *Cell) postpone(o *Cell) {
 	l := c.Samples.later
 	l.cells = append(l.cells, o)
+	if !o.Missed.none() { // as most are: detectors that look at all of them have little to do
+		c.Missed.later, c.Missed.of = l, func(o *Cell) *Distinct { return &o.Missed }
+	}
+	if !o.Refused.Clients.none() {
+		c.Refused.Clients.later, c.Refused.Clients.of = l, func(o *Cell) *Distinct { return &o.Refused.Clients }
+	}
 	if c.TopAgents == nil && o.TopAgents != nil {
 		c.TopAgents, l.agents.later = &l.agents, l
 	}
@@ -76,6 +80,9 @@ func postponeTop(dst, src *Top) *Top {
 	dst.later.tops = append(dst.later.tops, src)
 	return dst
 }
+
+// none tells that nothing was added, nor is to be merged.
+func (d *Distinct) none() bool { return d.n == 0 && d.later == nil && d.sketch == nil }
 
 func (d *Distinct) settle() {
 	l, of := d.later, d.of
