@@ -259,10 +259,15 @@ func (a *aggregator) sources() (out []pipeline.InputState) {
 		if n.Refused == "" && n.Heard > 0 {
 			s.Err = fmt.Sprintf("its newest pane ended %s", formatTime(n.Newest))
 		}
+		if n.Twins {
+			s.Err = twinWords
+		}
 		out = append(out, s)
 	}
 	return out
 }
+
+const twinWords = "two processes tell by its name: give each a fleet.node of its own, and start it again"
 
 // away lists the nodes that are not counted.
 func away(nodes []pane.NodeState) (names []string) {
@@ -333,6 +338,9 @@ func (a *aggregator) see(nodes []pane.NodeState, config string, length int64) {
 			if skewed++; !off(old.Skew, length) {
 				changes["its clock is off"] = append(changes["its clock is off"], fmt.Sprintf("%s by %s", n.Node, time.Duration(n.Skew).Round(time.Second)))
 			}
+		}
+		if n.Twins && !old.Twins {
+			changes[twinWords] = append(changes[twinWords], n.Node)
 		}
 		if n.Config != "" && n.Config != config {
 			if drifted = append(drifted, n.Node); old.Config != n.Config {

@@ -135,6 +135,8 @@ func (c *Config) checkFleet(errs *configErrors) {
 	}
 	if !slices.Contains([]int{0, 1, 3, 5}, f.Replicas) {
 		errs.add(at("replicas"), "fleet.replicas is %d: write 1, 3 or 5, or nothing", f.Replicas)
+	} else if f.Embedded && f.Replicas > 1 && len(f.Server.Routes) == 0 {
+		errs.add(at("replicas"), "fleet.replicas is %d, and fleet.server has no routes to other servers: write 1, or nothing", f.Replicas)
 	}
 	if f.Embedded && f.Server.Listen == "" {
 		errs.add(c.root.place("fleet", "server", "listen"), "fleet.server.listen is empty: with fleet.embedded the nodes connect there, as in 0.0.0.0:4222")

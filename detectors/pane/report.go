@@ -12,7 +12,7 @@ import (
 // A Report is what one node of a fleet tells of one closed pane: the message Report of pane.proto. Who it is of, its
 // carrier tells, which lets nobody speak for another.
 type Report struct {
-	Boot, Seq uint64 // Seq counts the reports of a node from 1, without holes; Boot rises when that begins anew
+	Boot, Seq uint64 // Seq counts the reports of a node from 1, without holes; Boot rises when that begins anew: the start of the process, in ms, or one more than before
 	Sent      int64  // ns: the node's wall clock
 	Config    string // a hash of what shapes its panes
 	Length    int64  // of its panes, ns

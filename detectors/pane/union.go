@@ -80,6 +80,7 @@ type member struct {
 	Refused   string  // why its last report was refused; "": it was not
 	Broken    string  // why its last report that was to be merged was none
 	Skews     []int64 // ns: of the last reports, how far Sent was ahead of their arrival
+	Twin      int64   // ns: when a process told that began before the one that it is known by, and goes on; 0: none did
 }
 
 // lead is when the end of a pane was first told of.
@@ -96,6 +97,7 @@ const (
 	maxAheadReports = 64  // of one node, behind a hole
 	maxLacked       = 720 // panes, of one node
 	keptSkews       = 6
+	twinsFor        = int64(5 * time.Minute) // ns: after the last that told of it
 )
 
 // NewUnion returns a Union that knows no node.
@@ -126,6 +128,9 @@ func (u *Union) Take(node string, r *Report, seq uint64, at int64) {
 	current := !u.started || r.Start >= u.next
 	timely := current || u.now < u.due(r.End)
 	repeated := m.repeats(r)
+	if r.Boot < m.Boot && r.Sent > int64(m.Boot)*int64(time.Millisecond)+2*u.length {
+		m.Twin = at
+	}
 	switch {
 	case r.Done:
 	case current:
@@ -470,6 +475,7 @@ type NodeState struct {
 	Config  string // the hash of what shapes its panes
 	Skew    int64  // ns: how far its clock is ahead, by what it last told; the way of a report is within
 	Refused string // why its last report was refused
+	Twins   bool   // two processes tell by its name
 }
 
 // The states of a node.
@@ -491,6 +497,7 @@ func (u *Union) Nodes() []NodeState {
 		s := NodeState{
 			Node: name, State: NodeCounted, Newest: m.Newest, Heard: m.Heard, Late: m.Late, Config: m.Config, Refused: cmp.Or(m.Refused, m.Broken),
 		}
+		s.Twins = m.Twin > 0 && u.now-m.Twin < twinsFor
 		if len(m.Skews) > 0 {
 			s.Skew = slices.Max(m.Skews)
 		}

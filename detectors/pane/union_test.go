@@ -561,3 +561,31 @@ func TestReportOfAnEarlierVersion(t *testing.T) {
 		t.Errorf("%d panes, absent %q", len(panes), absent)
 	}
 }
+
+// TestUnionTwins: two processes that tell by one name are named as such; one that was started again is not, whatever
+// the one before had left to tell.
+func TestUnionTwins(t *testing.T) {
+	const ms = uint64(time.Millisecond)
+	u := NewUnion(UnionConfig{Pane: 10 * time.Second})
+	base := int64(1_700_000_000) * second
+	first, later := uint64(base)/ms, uint64(base+60*second)/ms
+	twins := func() bool { return u.Nodes()[0].Twins }
+	take := func(boot, seq uint64, sent, at int64) {
+		start := sent - sent%(10*second) - 10*second
+		u.Take("lb1", &Report{Boot: boot, Seq: seq, Sent: sent, Length: 10 * second, Start: start, End: start + 10*second}, seq, at)
+	}
+	take(first, 4, base+20*second, base+20*second)
+	take(later, 1, base+75*second, base+75*second)
+	take(first, 5, base+59*second, base+76*second) // what the first had told before it ended
+	if twins() {
+		t.Error("a node that was started again counts as two")
+	}
+	take(first, 7, base+85*second, base+86*second)
+	if !twins() {
+		t.Error("the first goes on beside the second, and nobody is told")
+	}
+	take(later, 2, base+500*second, base+500*second)
+	if twins() {
+		t.Error("the first is gone for long")
+	}
+}
