@@ -349,7 +349,7 @@ func (j *judge) take(w *pipeline.Work) {
 }
 
 // leave gives work back unjudged: the process ends. A file is read on from there by the next one; what came over a
-// socket is lost.
+// socket is lost, and all of it is counted so.
 func (j *judge) leave(w *pipeline.Work) {
 	j.account(w)
 	j.metrics.lost.WithLabelValues(w.Input, lostStalled).Add(float64(len(w.Batch.Entries)))

@@ -42,14 +42,17 @@ func boundMemory(log *zap.Logger, soft int64) {
 	log.Debug("the collector's soft limit is set", zap.Int64("bytes", limit))
 }
 
-// easyCollector is the collector's GOGC of a replay, and of an aggregator, when nobody sets it. What is alive is small
-// beside the panes that are made and thrown away by the thousand.
-const easyCollector = 130
+// The collector's GOGC of a replay, and of an aggregator, when nobody sets it. What is alive is small beside the panes that
+// are made and thrown away by the thousand.
+const (
+	replayCollector    = 130
+	aggregateCollector = 200
+)
 
 // easeCollector lets the collector run less often.
-func easeCollector() {
+func easeCollector(percent int) {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(easyCollector)
+		debug.SetGCPercent(percent)
 	}
 }
 

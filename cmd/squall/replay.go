@@ -48,7 +48,7 @@ func newReplayCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			easeCollector()
+			easeCollector(replayCollector)
 			return replay(cmd.Context(), o, args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}

@@ -103,7 +103,7 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	}
 	soft := int64(softMemory)
 	if o.aggregate { // what it holds grows with the fleet
-		easeCollector()
+		easeCollector(aggregateCollector)
 		soft = math.MaxInt64
 	}
 	boundMemory(log, soft)

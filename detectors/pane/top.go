@@ -8,11 +8,13 @@ import (
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/squall-sre/squall/pipeline"
 )
 
 const (
-	maxKey    = 256 // bytes of a key that a Top keeps
-	scanLimit = 16  // up to this many entries a scan of the hashes beats an index
+	maxKey    = pipeline.AgentMax // bytes of a key that a Top keeps
+	scanLimit = 16                // up to this many entries a scan of the hashes beats an index
 )
 
 // Item is a key of a Top. The true sum of its weights is at most Count and at least Count-Error.

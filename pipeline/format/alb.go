@@ -21,28 +21,12 @@ type alb struct {
 }
 
 // albLine is one line being read.
-type albLine struct {
-	line []byte
-	pos  int
-	cut  bool // the line ended within a field
-}
-
-// word takes an unquoted field.
-func (l *albLine) word() []byte {
-	start := l.pos
-	end := find(l.line, start, ' ')
-	if end < 0 {
-		l.cut, l.pos = l.cut || start >= len(l.line), len(l.line)
-		return l.line[start:]
-	}
-	l.pos = end + 1
-	return l.line[start:end]
-}
+type albLine struct{ words }
 
 // quoted takes a quoted field without its quotes; an unquoted one is taken as it is.
 func (l *albLine) quoted() []byte {
 	if l.pos >= len(l.line) || l.line[l.pos] != '"' {
-		return l.word()
+		return l.next()
 	}
 	end := closingQuote(l.line, l.pos+1)
 	if end < 0 {
@@ -73,7 +57,7 @@ func (f *alb) Parse(line []byte, item *pipeline.Item) {
 		fail(item, pipeline.ReasonEmpty, skip)
 		return
 	}
-	l := albLine{line: line}
+	l := albLine{words{line: line}}
 	if reason := f.read(&l, &item.Record); reason != "" {
 		fail(item, reason, l.pos+skip)
 		return
@@ -85,10 +69,10 @@ func (f *alb) read(l *albLine, r *pipeline.Record) pipeline.Reason {
 	var kind []byte
 	classic := len(l.line) > isoLen && l.line[4] == '-' && l.line[10] == 'T'
 	if !classic {
-		kind = l.word()
+		kind = l.next()
 	}
 	at := l.pos
-	t, ok := f.clock.parse(l.word())
+	t, ok := f.clock.parse(l.next())
 	if !ok {
 		cut := l.pos >= len(l.line) && len(l.line)-at < len("2026-03-29T00:59:59.186641Z") && isALBType(kind)
 		l.pos = 0
@@ -98,20 +82,20 @@ func (f *alb) read(l *albLine, r *pipeline.Record) pipeline.Reason {
 		return pipeline.ReasonNotAccess
 	}
 	r.Time, r.Resolution = t, 1e3
-	l.word() // the balancer
-	r.Client, r.ClientPort = addrPort(l.word())
-	target := l.word()
+	l.next() // the balancer
+	r.Client, r.ClientPort = addrPort(l.next())
+	target := l.next()
 	timers, ok := f.timers(l)
 	if !ok {
 		return l.reason()
 	}
-	status, targetStatus := l.word(), l.word()
-	received, sent := l.word(), l.word()
+	status, targetStatus := l.next(), l.next()
+	received, sent := l.next(), l.next()
 	request := l.quoted()
 	var agent []byte
 	if !classic || l.pos < len(l.line) { // the first Classic layout ended here
 		agent = l.quoted()
-		l.word() // ssl_cipher
+		l.next() // ssl_cipher
 	}
 	if l.cut {
 		return pipeline.ReasonTruncated
@@ -146,7 +130,7 @@ func (l *albLine) reason() pipeline.Reason {
 // timers reads the three phases.
 func (f *alb) timers(l *albLine) (t albTimers, ok bool) {
 	for _, d := range [3]*int64{&t.request, &t.target, &t.response} {
-		w := l.word()
+		w := l.next()
 		*d = pipeline.Unknown
 		if len(w) > 0 && w[0] == '-' {
 			continue
@@ -215,15 +199,15 @@ const albStatusList = 4
 func (f *alb) rest(l *albLine, r *pipeline.Record, t albTail) pipeline.Reason {
 	var created int64
 	if !t.classic {
-		l.word()               // ssl_protocol
-		l.word()               // target_group_arn
+		l.next()               // ssl_protocol
+		l.next()               // target_group_arn
 		if l.quoted(); l.cut { // trace_id: the last field of the oldest layout
 			return pipeline.ReasonTruncated
 		}
 		domain := l.quoted()
 		l.quoted() // chosen_cert_arn
-		l.word()   // matched_rule_priority
-		created, _ = f.created.parse(l.word())
+		l.next()   // matched_rule_priority
+		created, _ = f.created.parse(l.next())
 		l.cut = false // older layouts end before these
 		if r.Host == nil && !absent(domain) {
 			r.Host = hostOf(domain)
