@@ -45,7 +45,7 @@ func stormSpan(at int64, requests, abandoned, lower, upper float64, route string
 // quietPane is a pane of the site in which nothing is found.
 func quietPane(at int64, requests uint64) *detectors.Result {
 	p := &pane.Pane{Start: (at - 10) * second, End: at * second, Sites: map[string]*pane.Site{}}
-	p.Site("shop.example").Cells[pane.Key{Method: "HEAD", Route: "/checkout/{int}"}] = &pane.Cell{Requests: requests}
+	p.Site("shop.example").Cells()[pane.Key{Method: "HEAD", Route: "/checkout/{int}"}] = &pane.Cell{Requests: requests}
 	return &detectors.Result{At: at * second, Pane: p}
 }
 

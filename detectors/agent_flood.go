@@ -87,10 +87,10 @@ func (d *agentFlood) Evidence(w *Window, key Labels) Evidence {
 		return Evidence{}
 	}
 	own := func(k pane.Key) bool {
-		if !isClient(k) || s.Cells[k] == nil {
+		if !isClient(k) || s.Cells()[k] == nil {
 			return false
 		}
-		first := s.Cells[k].TopAgents.Heaviest(1)
+		first := s.Cells()[k].TopAgents.Heaviest(1)
 		return len(first) > 0 && first[0].Key == top.Key
 	}
 	e := w.explain(site, own)

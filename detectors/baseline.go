@@ -106,7 +106,7 @@ func (b *Baselines) learn(name string, start int64, s *pane.Site) {
 	site := b.Sites[name]
 	minute := start / int64(time.Minute)
 	if site == nil {
-		if len(s.Cells) == 0 {
+		if len(s.Cells()) == 0 {
 			return
 		}
 		site = &SiteBaseline{Minute: minute, Hour: minute / 60, Series: map[pane.Key]*Series{}}
@@ -120,8 +120,8 @@ func (b *Baselines) learn(name string, start int64, s *pane.Site) {
 		if key.Probe {
 			continue
 		}
-		c, k := s.Cells[key], key
-		misses, told := cached(c)
+		c, k := s.Cells()[key], key
+		misses, told := c.Cached()
 		site.MissesNow, site.ToldNow = site.MissesNow+misses, site.ToldNow+told
 		if k.Method == "HEAD" {
 			site.Heads.count(c.Requests)

@@ -11,7 +11,9 @@ import (
 
 // quiet gives a pane's site with n GETs of one route.
 func quiet(n uint64) *pane.Site {
-	return &pane.Site{Cells: map[pane.Key]*pane.Cell{{Method: "GET", Route: "/"}: {Requests: n}}}
+	s := new(pane.Pane).Site("")
+	s.Cells()[root] = &pane.Cell{Requests: n}
+	return s
 }
 
 var root = pane.Key{Method: "GET", Route: "/"}
@@ -97,9 +99,9 @@ func TestBaselineOfTheHourOfTheWeek(t *testing.T) {
 func TestBaselineIsBounded(t *testing.T) {
 	b := newBaselines()
 	for i := range 3 * maxSeries / 1000 {
-		s := &pane.Site{Cells: map[pane.Key]*pane.Cell{}}
+		s := new(pane.Pane).Site("")
 		for j := range 1000 {
-			s.Cells[pane.Key{Method: "GET", Route: string(rune(i)) + "/" + string(rune(j))}] = &pane.Cell{Requests: 1}
+			s.Cells()[pane.Key{Method: "GET", Route: string(rune(i)) + "/" + string(rune(j))}] = &pane.Cell{Requests: 1}
 		}
 		b.learn("s", base, s)
 	}

@@ -38,16 +38,6 @@ func (d *cacheStampede) Span() time.Duration { return d.Window }
 
 func (d *cacheStampede) Scope() Scope { return PerSite }
 
-// cached counts what the cache told of a cell: misses and all. What bypassed it on purpose is neither.
-func cached(c *pane.Cell) (misses, told uint64) {
-	for i, n := range c.Cache {
-		if s := pipeline.CacheStatus(i); s != pipeline.CacheUnsaid && s != pipeline.CacheBypass {
-			told += n
-		}
-	}
-	return c.Cache[pipeline.CacheMiss] + c.Cache[pipeline.CacheExpired], told
-}
-
 // missed is what the cache of a site did not have.
 type missed struct {
 	misses, told uint64
@@ -64,7 +54,7 @@ func (w *Window) missing(site string) (m missed) {
 		if k.Probe {
 			continue
 		}
-		misses, told := cached(c)
+		misses, told := c.Cached()
 		m.misses, m.told, m.expired = m.misses+misses, m.told+told, m.expired+c.Cache[pipeline.CacheExpired]
 		urls.Merge(&c.Missed)
 		if misses > 0 {
@@ -79,19 +69,26 @@ func (w *Window) missing(site string) (m missed) {
 func (d *cacheStampede) Detect(w *Window) []Finding {
 	var found []Finding
 	for _, name := range w.Sites {
-		m, usual := w.missing(name), w.Cache(name)
-		if m.misses == 0 || usual.Minutes < missLearned || usual.Told == 0 || usual.Share() > missUsual {
+		t, usual := w.totals(name), w.Cache(name)
+		if t == nil || t.Clients.Missed == 0 || usual.Minutes < missLearned || usual.Told == 0 || usual.Share() > missUsual {
 			continue
 		}
+		leastPerMinute, leastRatio := max(d.PerMinute, d.BaselineRatio*usual.Misses), max(d.Ratio, d.BaselineRatio/2*usual.Share())
+		judged := func(n uint64) (perMinute float64, lvl Level) {
+			perMinute = float64(n) / w.Minutes()
+			return perMinute, min(level(perMinute, leastPerMinute, leave), level(float64(n)/float64(t.Clients.Cached), leastRatio, leave))
+		}
+		if _, lvl := judged(t.Clients.Missed); lvl == Below {
+			continue
+		}
+		m := w.missing(name)
 		// One URL that all wait for is a stampede where the cache had it; a page that is never kept is none, however
 		// often it is asked for. What misses all the time does not make many URLs of it.
 		n := m.misses
 		if m.urls-usual.Misses*w.Minutes() < d.URLs {
 			n = m.expired
 		}
-		perMinute, ratio := float64(n)/w.Minutes(), float64(n)/float64(m.told)
-		lvl := min(level(perMinute, max(d.PerMinute, d.BaselineRatio*usual.Misses), leave),
-			level(ratio, max(d.Ratio, d.BaselineRatio/2*usual.Share()), leave))
+		perMinute, lvl := judged(n)
 		if lvl == Below {
 			continue
 		}
@@ -107,10 +104,10 @@ func (d *cacheStampede) Evidence(w *Window, key Labels) Evidence {
 	if s == nil {
 		return Evidence{}
 	}
-	match := func(k pane.Key) bool { m, _ := cached(s.Cells[k]); return m > 0 && !k.Probe }
+	match := func(k pane.Key) bool { m, _ := s.Cells()[k].Cached(); return m > 0 && !k.Probe }
 	e := w.explain(site, match)
 	m := w.missing(site)
-	e.TopRoutes = w.topRoutes(site, match, func(c *pane.Cell) float64 { m, _ := cached(c); return float64(m) })
+	e.TopRoutes = w.topRoutes(site, match, func(c *pane.Cell) float64 { m, _ := c.Cached(); return float64(m) })
 	e.RepeatFactor = Num{}
 	if m.urls > 0 {
 		e.RepeatFactor, e.MissedURLs, e.MissedRoutes = N(float64(m.misses)/m.urls), N(m.urls), N(float64(m.routes))
@@ -148,7 +145,7 @@ func (d *cacheStampede) Touch(w *Window) string {
 	if !ok {
 		return ""
 	}
-	misses, told := cached(c)
+	misses, told := c.Cached()
 	if told == 0 {
 		return ""
 	}

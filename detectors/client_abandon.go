@@ -33,17 +33,12 @@ func isClient(k pane.Key) bool { return !k.Probe }
 func (d *clientAbandon) Detect(w *Window) []Finding {
 	var found []Finding
 	for _, name := range w.Sites {
-		var requests, abandoned uint64
-		for k, c := range w.cells(name) {
-			if isClient(k) {
-				requests, abandoned = requests+c.Requests, abandoned+c.Abandoned
-			}
-		}
-		if abandoned == 0 {
+		t := w.totals(name)
+		if t == nil || t.Clients.Abandoned == 0 {
 			continue
 		}
-		perMinute := float64(abandoned) / w.Minutes()
-		ratio := float64(abandoned) / float64(requests)
+		perMinute := float64(t.Clients.Abandoned) / w.Minutes()
+		ratio := float64(t.Clients.Abandoned) / float64(t.Clients.Requests)
 		lvl := min(level(perMinute, d.PerMinute, leave), level(ratio, d.Ratio, leave))
 		if lvl == Below {
 			continue

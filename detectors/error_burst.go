@@ -45,13 +45,20 @@ func errorShare(w *Window, site string) (requests, errors5xx uint64) {
 func (d *errorBurst) Detect(w *Window) []Finding {
 	var found []Finding
 	for _, name := range w.Sites {
-		requests, n := errorShare(w, name)
-		if n == 0 {
+		t := w.totals(name)
+		if t == nil {
 			continue
 		}
-		perMinute := float64(n) / w.Minutes()
-		lvl := min(level(perMinute, d.PerMinute, leave), level(float64(n)/float64(requests), d.Ratio, leave))
-		if lvl == Below {
+		judged := func(n uint64) (perMinute float64, lvl Level) {
+			perMinute = float64(n) / w.Minutes()
+			return perMinute, min(level(perMinute, d.PerMinute, leave), level(float64(n)/float64(t.Clients.Requests), d.Ratio, leave))
+		}
+		if _, lvl := judged(t.Clients.Errors5xx); lvl == Below { // not with a limiter's either
+			continue
+		}
+		_, n := errorShare(w, name)
+		perMinute, lvl := judged(n)
+		if n == 0 || lvl == Below {
 			continue
 		}
 		labels := siteLabels(name)

@@ -35,12 +35,27 @@ func (w *Window) cells(site string) iter.Seq2[pane.Key, *pane.Cell] {
 		if s == nil {
 			return
 		}
-		for k, c := range s.Cells {
+		for k, c := range s.Cells() {
 			if !yield(k, c) {
 				return
 			}
 		}
 	}
+}
+
+// totals are the sums over a site's cells; nil where it has none.
+func (w *Window) totals(site string) *pane.Totals {
+	s := w.View.Sites[site]
+	if s == nil {
+		return nil
+	}
+	return s.Totals()
+}
+
+// busyClients is busy for all clients, of whose cells nobody has to ask.
+func (w *Window) busyClients(t *pane.Totals) (lower, upper float64) {
+	length := float64(w.View.End - w.View.Start)
+	return float64(t.Clients.Busy.Lower) / length, float64(t.Clients.Busy.Upper) / length
 }
 
 // busy is the mean number of busy workers of the matching cells, as an interval.

@@ -37,6 +37,10 @@ func isHead(k pane.Key) bool { return k.Method == "HEAD" && !k.Probe }
 func (d *headStorm) Detect(w *Window) []Finding {
 	var found []Finding
 	for _, name := range w.Sites {
+		t := w.totals(name)
+		if t == nil || level(float64(t.Heads+1)/w.Minutes(), d.PerMinute, leave) == Below {
+			continue // no route, nor all together; one more for what is lost in adding up what is a minute
+		}
 		routes := w.perRoute(name, isHead)
 		worst, lvl := 0.0, Below
 		for _, r := range append(routes, w.allHeads(name, routes)) {

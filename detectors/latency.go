@@ -35,12 +35,11 @@ const latencyLeave = 0.8
 func (d *latency) Detect(w *Window) []Finding {
 	var found []Finding
 	for _, name := range w.Sites {
-		var times pane.Quantiles
-		for k, c := range w.cells(name) {
-			if isClient(k) {
-				times.Merge(&c.Latency)
-			}
+		t := w.totals(name)
+		if t == nil || t.Clients.Requests < uint64(d.Requests) {
+			continue
 		}
+		times := t.Clients.Latency()
 		if times.Count() < uint64(d.Requests) {
 			continue
 		}

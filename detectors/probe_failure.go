@@ -50,6 +50,14 @@ func (d *probeFailure) hurt(c *pane.Cell) uint64 {
 	return min(c.Reached, max(c.Latency.From(int64(d.Slow)), c.Abandoned, errors5xx-min(errors5xx, c.NotReached)))
 }
 
+// hurtAtMost is what hurt can add up to over the cells of the probes.
+func (d *probeFailure) hurtAtMost(probes *pane.Sums) uint64 {
+	if probes.Requests == 0 {
+		return 0
+	}
+	return probes.Abandoned + probes.Errors5xx + probes.Latency().From(int64(d.Slow))
+}
+
 func (d *probeFailure) Detect(w *Window) []Finding {
 	var found []Finding
 	if !w.SitesOnly {
@@ -60,6 +68,10 @@ func (d *probeFailure) Detect(w *Window) []Finding {
 		}
 	}
 	for _, name := range w.Sites {
+		t := w.totals(name)
+		if t == nil || level(w.of(d.Window, float64(d.hurtAtMost(&t.Probes))), float64(d.Count), leave) == Below {
+			continue
+		}
 		var hurt uint64
 		for k, c := range w.cells(name) {
 			if isProbe(k) {

@@ -77,6 +77,10 @@ func (d *ratelimitBackfire) wrong(r *refusals) uint64 {
 func (d *ratelimitBackfire) Detect(w *Window) []Finding {
 	var found []Finding
 	for _, name := range w.Sites {
+		t := w.totals(name)
+		if t == nil || level(float64(t.Limited+t.LimitedStatic)/w.Minutes(), d.PerMinute, leave) == Below {
+			continue // though all of it were wrong
+		}
 		r := w.refusals(name)
 		perMinute := float64(d.wrong(&r)) / w.Minutes()
 		lvl := level(perMinute, d.PerMinute, leave)

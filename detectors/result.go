@@ -40,16 +40,11 @@ const (
 func (w *Window) busiest() []Busy {
 	list := make([]Busy, 0, len(w.Sites))
 	for _, name := range w.Sites {
-		var requests, untimed uint64
-		for k, c := range w.cells(name) {
-			if isClient(k) {
-				requests, untimed = requests+c.Requests, untimed+c.Busy.Untimed
-			}
-		}
-		if requests == 0 || float64(untimed) > 0.01*float64(requests) {
+		t := w.totals(name)
+		if all := &t.Clients; all.Requests == 0 || float64(all.Busy.Untimed) > 0.01*float64(all.Requests) {
 			continue
 		}
-		lower, upper := w.busy(name, isClient)
+		lower, upper := w.busyClients(t)
 		list = append(list, Busy{name, lower, upper})
 	}
 	slices.SortFunc(list, func(a, b Busy) int { return cmp.Or(cmp.Compare(b.Upper, a.Upper), strings.Compare(a.Site, b.Site)) })

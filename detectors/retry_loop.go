@@ -142,7 +142,7 @@ func (d *retryLoop) Evidence(w *Window, key Labels) Evidence {
 	}
 	worst := loops[0].waits
 	var e Evidence
-	if len(w.View.Sites[site].Cells) > 0 { // of the whole incident, not of the window
+	if len(w.View.Sites[site].Cells()) > 0 { // of the whole incident, not of the window
 		e = w.explain(site, func(k pane.Key) bool { return !k.Probe && k.Route == worst.Route && k.Method == worst.Method })
 	}
 	e.Method, e.Route = worst.Method, worst.Route

@@ -37,7 +37,11 @@ func (d *saturation) Detect(w *Window) []Finding {
 		if pool.Workers <= 0 {
 			continue
 		}
-		lower, _ := w.busy(name, isClient)
+		t := w.totals(name)
+		if t == nil {
+			continue
+		}
+		lower, _ := w.busyClients(t)
 		ratio := lower / float64(pool.Workers)
 		lvl := level(ratio, d.Ratio, latencyLeave)
 		if lvl == Below {

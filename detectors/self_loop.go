@@ -34,13 +34,11 @@ func isOwn(k pane.Key) bool { return k.Origin == pipeline.Own && !k.Probe }
 func (d *selfLoop) Detect(w *Window) []Finding {
 	var found []Finding
 	for _, name := range w.Sites {
-		var n uint64
-		for k, c := range w.cells(name) {
-			if isOwn(k) {
-				n += c.Requests
-			}
+		t := w.totals(name)
+		if t == nil {
+			continue
 		}
-		perMinute := float64(n) / w.Minutes()
+		perMinute := float64(t.Own) / w.Minutes()
 		lvl := level(perMinute, d.PerMinute, leave)
 		if lvl == Below {
 			continue

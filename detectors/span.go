@@ -121,7 +121,7 @@ const (
 // families are the rows of a site: its keys, those of small routes of one kind together.
 func families(of *pane.Site) []*family {
 	groups := map[pane.Key]*family{}
-	for k, c := range of.Cells {
+	for k, c := range of.Cells() {
 		if !isClient(k) {
 			continue
 		}
@@ -144,7 +144,7 @@ func families(of *pane.Site) []*family {
 		}
 		for k := range f.keys {
 			row := &family{key: k, keys: map[pane.Key]bool{}}
-			row.add(k, of.Cells[k])
+			row.add(k, of.Cells()[k])
 			rows = append(rows, row)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 func second(at int64, requests map[string]uint64) *detectors.Result {
 	p := &pane.Pane{Start: at * 1e9, End: (at + 1) * 1e9, Sites: map[string]*pane.Site{}}
 	for name, n := range requests {
-		p.Sites[name] = &pane.Site{Cells: map[pane.Key]*pane.Cell{{Method: "GET", Route: "/"}: {Requests: n}}}
+		p.Site(name).Cells()[pane.Key{Method: "GET", Route: "/"}] = &pane.Cell{Requests: n}
 	}
 	return &detectors.Result{At: p.End, Pane: p}
 }

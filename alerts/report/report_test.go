@@ -28,7 +28,7 @@ func closed(n int64, sites ...string) *detectors.Result {
 			c.Latency.Add(int64(200 * time.Millisecond))
 			c.Codes.Add(200)
 		}
-		p.Site(name).Cells[pane.Key{Method: "GET", Route: "/"}] = c
+		p.Site(name).Cells()[pane.Key{Method: "GET", Route: "/"}] = c
 		res.Busy = append(res.Busy, detectors.Busy{Site: name, Lower: 1.2, Upper: 3})
 	}
 	return res

@@ -311,7 +311,7 @@ func (p *Pane) shorten(cfg *Config) {
 	for _, s := range p.Sites {
 		s.Agents.trim(agents)
 		s.Clients.trim(clients)
-		for _, c := range s.Cells {
+		for _, c := range s.cells {
 			c.TopAgents.trim(cfg.AgentsPerCell)
 		}
 	}

@@ -158,7 +158,7 @@ func TestBusyHostileTimes(t *testing.T) {
 		r.Abandoned = rapid.SampledFrom([]pipeline.Tri{pipeline.Unsaid, pipeline.No, pipeline.Yes}).Draw(t, "abandoned")
 		for _, p := range assemble(Config{}, 0, []pipeline.Record{r}) {
 			for _, s := range p.Sites {
-				for _, c := range s.Cells {
+				for _, c := range s.Cells() {
 					limit := p.End - p.Start
 					if b := &c.Busy; b.Lower < 0 || b.Lower > limit || b.Upper < b.Lower || b.Upper > limit || len(b.past)+len(b.future) > 2*maxShares {
 						t.Fatalf("one request keeps [%d, %d] ns of a pane of %d", b.Lower, b.Upper, limit)

@@ -154,17 +154,17 @@ func checkStorm(t *testing.T, panes []*Pane, n int) {
 	var requests uint64
 	p := panes[0]
 	for _, s := range p.Sites {
-		if len(s.Cells) > 4096+2*3*12 {
-			t.Errorf("%d cells", len(s.Cells))
+		if len(s.Cells()) > 4096+2*3*12 {
+			t.Errorf("%d cells", len(s.Cells()))
 		}
-		for _, c := range s.Cells {
+		for _, c := range s.Cells() {
 			requests += c.Requests
 		}
 	}
 	if len(panes) != 1 || requests != uint64(n+confirm) || p.Coverage.Lines != requests || len(p.Sites) > 1025 {
 		t.Fatalf("%d panes, %d requests, %d lines, %d sites", len(panes), requests, p.Coverage.Lines, len(p.Sites))
 	}
-	storm := p.Sites["shop.example"].Cells[Key{Method: "HEAD", Route: "/storm"}]
+	storm := p.Sites["shop.example"].Cells()[Key{Method: "HEAD", Route: "/storm"}]
 	if storm == nil || storm.Requests < uint64(n)/10*99/100 {
 		t.Fatalf("the storm has gone: %+v", storm)
 	}
@@ -199,7 +199,7 @@ func TestFoldKeepsTheHeaviestInAnyOrder(t *testing.T) {
 		t.Errorf("%s %+v", names, c)
 	}
 	for _, s := range want[0].Sites {
-		if len(s.Cells) > 3 {
+		if len(s.Cells()) > 3 {
 			t.Errorf("%v", s.Keys())
 		}
 	}

@@ -104,7 +104,7 @@ func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) 
 	site, known := p.Sites[at.site]
 	var cell *Cell
 	if known {
-		cell = site.Cells[at.key]
+		cell = site.cells[at.key]
 	}
 	own = true
 	if cell == nil && o.cells >= a.cfg.MaxPaneCells && !o.full { // the light ones go: a storm that begins late finds a place
@@ -112,7 +112,7 @@ func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) 
 		o.recount()
 		o.full = o.cells > a.cfg.MaxPaneCells/2 // many sites, each with its Other: else every line would fold
 		if site != nil {
-			cell = site.Cells[at.key] // the fold makes cells of the route Other
+			cell = site.cells[at.key] // the fold makes cells of the route Other
 		}
 	}
 	if cell == nil && o.cells >= a.cfg.MaxPaneCells {
@@ -122,7 +122,7 @@ func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) 
 		own, at = false, place{Other, Key{at.key.Method, Other, at.key.Origin, at.key.Probe}}
 		site = p.Sites[Other]
 		if site != nil {
-			cell = site.Cells[at.key]
+			cell = site.cells[at.key]
 		}
 	}
 	if site == nil {
@@ -130,7 +130,7 @@ func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) 
 			p.Fold(a.cfg.MaxSites, 2*a.cfg.MaxCells)
 			o.recount()
 		}
-		if own && s != nil && len(s.site.Cells) == 0 {
+		if own && s != nil && len(s.site.cells) == 0 {
 			p.Sites[at.site] = s.site
 		}
 		site = p.Site(at.site)
@@ -140,7 +140,7 @@ func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) 
 		site.Clients = NewTop(exactFactor * a.cfg.ClientsPerSite)
 	}
 	if cell == nil {
-		if len(site.Cells) >= 2*a.cfg.MaxCells && at.key.Route != Other {
+		if len(site.cells) >= 2*a.cfg.MaxCells && at.key.Route != Other {
 			p.Coverage.CellsFolded += site.fold(a.cfg.MaxCells)
 			o.recount()
 		}
@@ -149,7 +149,7 @@ func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) 
 		} else {
 			cell = &Cell{TopAgents: NewTop(exactFactor * a.cfg.AgentsPerCell)}
 		}
-		site.Cells[at.key] = cell
+		site.cells[at.key] = cell
 		o.cells++
 	}
 	return o.put(slot{at, site, cell, int64(a.cfg.Reclaim(at.site)), true, 0}, own), own
@@ -176,7 +176,7 @@ func (o *openPane) recount() {
 	o.forget()
 	o.cells = 0
 	for _, s := range o.pane.Sites {
-		o.cells += len(s.Cells)
+		o.cells += len(s.cells)
 	}
 }
 

@@ -35,8 +35,8 @@ func (o *openPane) join() {
 			mergeSite(s, passed, p, edge)
 			continue
 		}
-		for k, c := range passed.Cells {
-			if d := s.Cells[k]; d != nil {
+		for k, c := range passed.cells {
+			if d := s.cells[k]; d != nil {
 				d.learn(c)
 			}
 		}

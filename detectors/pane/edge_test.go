@@ -55,7 +55,7 @@ func TestEdgeAndOriginCountOnce(t *testing.T) {
 		a.Flush()
 		panes := drain(a, nil)
 		all := MergeAll(panes[0].Start, panes[len(panes)-1].End, panes)
-		return all.Sites["s"].Cells[Key{Method: "GET", Route: "/a"}], busyOf(all.Start, all.End, panes), all
+		return all.Sites["s"].Cells()[Key{Method: "GET", Route: "/a"}], busyOf(all.Start, all.End, panes), all
 	}
 	both, busy, all := of(edge, origin)
 	_, alone, _ := of(nil, origin)

@@ -119,7 +119,7 @@ func (w *writer) site(name string, s *Site) {
 	w.value(name)
 	w.b = append(w.b, ':', '{')
 	keys := s.Keys()
-	w.list("cells", len(keys), func(i int) { w.cell(keys[i], s.Cells[keys[i]]) })
+	w.list("cells", len(keys), func(i int) { w.cell(keys[i], s.Cells()[keys[i]]) })
 	w.top("agents", s.Agents)
 	w.top("clients", s.Clients)
 	w.list("waits", len(s.Waits), func(i int) { w.waits(s.Waits[i]) })

@@ -28,12 +28,13 @@ func Merge(dst, src *Pane) {
 // MergeAll gives the window [start, end) of panes, which may not change any more: what of it is seldom asked for is
 // merged when it is. It belongs to one goroutine, with all other windows that are made of it or of the same windows.
 func MergeAll(start, end int64, panes []*Pane) *Pane {
-	return mergeAll(start, end, panes, &windowCells{})
+	return mergeAll(start, end, panes, &cellsLater{fresh: &windowCells{}})
 }
 
-// mergeAll is MergeAll with cells that it is given.
-func mergeAll(start, end int64, panes []*Pane, cells *windowCells) *Pane {
+// mergeAll is MergeAll that is told how the cells are merged.
+func mergeAll(start, end int64, panes []*Pane, later *cellsLater) *Pane {
 	dst := &Pane{Start: start, End: end, Sites: map[string]*Site{}}
+	later.pane = dst
 	var events int
 	for _, p := range panes {
 		events += len(p.Events)
@@ -43,8 +44,12 @@ func mergeAll(start, end int64, panes []*Pane, cells *windowCells) *Pane {
 	}
 	for _, p := range panes {
 		for name, part := range p.Sites {
-			s := dst.Site(name)
-			mergeCells(s, part, dst, p, cells.next, (*Cell).postpone)
+			s := dst.Sites[name]
+			if s == nil {
+				s = &Site{window: later}
+				dst.Sites[name] = s
+			}
+			s.postponeCells(part, p)
 			s.Agents = postponeTop(s.Agents, part.Agents)
 			s.Clients = postponeTop(s.Clients, part.Clients)
 			s.Waits = mergeWaits(s.Waits, part.Waits)
@@ -78,7 +83,7 @@ func (p *Pane) Site(name string) *Site {
 	if p.Sites == nil {
 		p.Sites = map[string]*Site{}
 	}
-	s := &Site{Cells: map[Key]*Cell{}}
+	s := &Site{cells: map[Key]*Cell{}}
 	p.Sites[name] = s
 	return s
 }
@@ -91,7 +96,8 @@ func (p *Pane) SiteNames() []string { return slices.Sorted(maps.Keys(p.Sites)) }
 func (p *Pane) Widen(start, end int64) {
 	start, end = min(start, p.Start), max(end, p.End)
 	for _, s := range p.Sites {
-		for _, c := range s.Cells {
+		s.totals = nil
+		for _, c := range s.Cells() {
 			if step := c.Busy.step; step > 0 {
 				c.Busy.widen(int((p.Start-start)/step), int((end-p.End)/step))
 			}
@@ -101,6 +107,7 @@ func (p *Pane) Widen(start, end int64) {
 }
 
 func mergeSite(dst, src *Site, dstPane, srcPane *Pane) {
+	dst.totals = nil
 	mergeCells(dst, src, dstPane, srcPane, func() *Cell { return &Cell{} }, (*Cell).mergeSketches)
 	dst.Agents = mergeTop(dst.Agents, src.Agents)
 	dst.Clients = mergeTop(dst.Clients, src.Clients)
@@ -109,14 +116,16 @@ func mergeSite(dst, src *Site, dstPane, srcPane *Pane) {
 
 // mergeCells adds the cells of a site. fresh makes a cell, and sketches is how what is no plain count is added.
 func mergeCells(dst, src *Site, dstPane, srcPane *Pane, fresh func() *Cell, sketches func(dst, src *Cell)) {
-	if len(dst.Cells) == 0 {
-		dst.Cells = make(map[Key]*Cell, len(src.Cells))
+	from, cells := src.Cells(), dst.Cells()
+	if len(cells) == 0 {
+		cells = make(map[Key]*Cell, len(from))
+		dst.cells = cells
 	}
-	for k, c := range src.Cells {
-		d := dst.Cells[k]
+	for k, c := range from {
+		d := cells[k]
 		if d == nil {
 			d = fresh()
-			dst.Cells[k] = d
+			cells[k] = d
 		}
 		d.count(c)
 		sketches(d, c)
@@ -169,7 +178,11 @@ func (c *Cell) mergeSketches(o *Cell) {
 func (c *Cell) mergeSame(o *Cell) {
 	c.count(o)
 	c.mergeSketches(o)
-	b, x := &c.Busy, &o.Busy
+	c.Busy.mergeSame(&o.Busy)
+}
+
+// mergeSame adds o, which has the same span.
+func (b *Busy) mergeSame(x *Busy) {
 	b.Untimed += x.Untimed
 	b.Lower += x.Lower
 	b.Upper += x.Upper
@@ -183,7 +196,7 @@ func (c *Cell) mergeSame(o *Cell) {
 }
 
 // Keys lists the keys of the cells, sorted by route, method, origin, and probes last.
-func (s *Site) Keys() []Key { return slices.SortedFunc(maps.Keys(s.Cells), compareKeys) }
+func (s *Site) Keys() []Key { return slices.SortedFunc(maps.Keys(s.Cells()), compareKeys) }
 
 func compareKeys(a, b Key) int {
 	if c := strings.Compare(a.Route, b.Route); c != 0 {
@@ -210,7 +223,7 @@ func (s *Site) Sum(match func(Key) bool) Cell {
 	var sum Cell
 	for _, k := range s.Keys() {
 		if match(k) {
-			sum.mergeSame(s.Cells[k])
+			sum.mergeSame(s.Cells()[k])
 		}
 	}
 	return sum
@@ -242,7 +255,7 @@ func (p *Pane) Fold(maxSites, maxCells int) {
 	for _, w := range list[min(maxSites, len(list)):] {
 		other, s := p.Site(Other), p.Sites[w.name]
 		for _, k := range s.Keys() {
-			other.take(Key{k.Method, Other, k.Origin, k.Probe}, s.Cells[k])
+			other.take(Key{k.Method, Other, k.Origin, k.Probe}, s.Cells()[k])
 		}
 		other.Agents = mergeTop(other.Agents, s.Agents)
 		other.Clients = mergeTop(other.Clients, s.Clients)
@@ -255,7 +268,7 @@ func (p *Pane) Fold(maxSites, maxCells int) {
 
 func (s *Site) requests() uint64 {
 	var sum uint64
-	for _, c := range s.Cells {
+	for _, c := range s.Cells() {
 		sum += c.Requests
 	}
 	return sum
@@ -263,25 +276,25 @@ func (s *Site) requests() uint64 {
 
 // take merges a cell of the same span under a key.
 func (s *Site) take(k Key, c *Cell) {
-	d := s.Cells[k]
+	d := s.Cells()[k]
 	if d == nil {
 		d = &Cell{}
-		s.Cells[k] = d
+		s.Cells()[k] = d
 	}
 	d.mergeSame(c)
 }
 
 // fold merges the lightest cells into the route Other and gives the number of their requests.
 func (s *Site) fold(maxCells int) (folded uint64) {
-	if len(s.Cells) <= maxCells {
+	if len(s.Cells()) <= maxCells {
 		return 0
 	}
 	type keyed struct {
 		key  Key
 		cell *Cell
 	}
-	list := make([]keyed, 0, len(s.Cells))
-	for k, c := range s.Cells {
+	list := make([]keyed, 0, len(s.Cells()))
+	for k, c := range s.Cells() {
 		if k.Route != Other {
 			list = append(list, keyed{k, c})
 		}
@@ -295,7 +308,7 @@ func (s *Site) fold(maxCells int) (folded uint64) {
 	for _, x := range list[min(maxCells, len(list)):] {
 		folded += x.cell.Requests
 		s.take(Key{x.key.Method, Other, x.key.Origin, x.key.Probe}, x.cell)
-		delete(s.Cells, x.key)
+		delete(s.Cells(), x.key)
 	}
 	return folded
 }
@@ -309,7 +322,7 @@ func (c *Cell) weight() uint64 { return c.Requests + uint64(max(c.Busy.Upper, 0)
 func (p *Pane) foldAll(kept int) {
 	total := 0
 	for _, s := range p.Sites {
-		total += len(s.Cells)
+		total += len(s.Cells())
 	}
 	if total <= kept {
 		return
@@ -321,7 +334,7 @@ func (p *Pane) foldAll(kept int) {
 	}
 	list := make([]keyed, 0, total)
 	for name, s := range p.Sites {
-		for k, c := range s.Cells {
+		for k, c := range s.Cells() {
 			if k.Route != Other {
 				list = append(list, keyed{name, k, c})
 			}
@@ -334,7 +347,7 @@ func (p *Pane) foldAll(kept int) {
 		s := p.Sites[x.name]
 		p.Coverage.CellsFolded += x.cell.Requests
 		s.take(Key{x.key.Method, Other, x.key.Origin, x.key.Probe}, x.cell)
-		delete(s.Cells, x.key)
+		delete(s.Cells(), x.key)
 	}
 }
 

@@ -138,7 +138,7 @@ func TestDuplicatesLeaveSetsAlone(t *testing.T) {
 	for i, p := range once {
 		for _, name := range p.SiteNames() {
 			for _, k := range p.Sites[name].Keys() {
-				a, b := p.Sites[name].Cells[k], twice[i].Sites[name].Cells[k]
+				a, b := p.Sites[name].Cells()[k], twice[i].Sites[name].Cells()[k]
 				if 2*a.Requests != b.Requests || a.Clients.fingerprint() != b.Clients.fingerprint() ||
 					a.URLs.fingerprint() != b.URLs.fingerprint() || !slices.Equal(a.Samples.Strings(), b.Samples.Strings()) {
 					t.Fatalf("%s %v differ", name, k)

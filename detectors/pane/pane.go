@@ -54,10 +54,14 @@ type Key struct {
 
 // Site holds the cells of one site, with the heavy hitters among its agents and clients.
 type Site struct {
-	Cells   map[Key]*Cell
 	Agents  *Top     // User-Agent, probes left out
 	Clients *Top     // client address, as text; for analysis, never shown in an alert
 	Waits   []*Waits // requests in vain by client and path, in the order of a hash; probes left out
+
+	cells  map[Key]*Cell // see Cells
+	parts  []sitePart    // of a site of a window: what its cells are merged of when somebody asks for them
+	window *cellsLater   // how; nil once they are merged
+	totals *Totals       // of a site of Windows; nil: nobody has added up
 
 	origin  bool   // the origin told of it, and not an edge alone, while the pane is open
 	tellers uint64 // a bit for each teller modulo 64 that told of the site, while the pane is open

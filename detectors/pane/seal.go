@@ -48,7 +48,7 @@ func (a *Assembler) seal(p *Pane) {
 	for _, s := range p.Sites {
 		n.top(s.Agents, agents)
 		n.top(s.Clients, clients)
-		for _, c := range s.Cells {
+		for _, c := range s.cells {
 			n.cell(c, a.cfg.AgentsPerCell)
 		}
 	}
@@ -56,10 +56,10 @@ func (a *Assembler) seal(p *Pane) {
 	b.ranks = a.ranks
 	sites := make(map[string]*Site, len(p.Sites))
 	for name, s := range p.Sites {
-		sealed := &Site{Cells: make(map[Key]*Cell, len(s.Cells)), Waits: s.Waits}
+		sealed := &Site{cells: make(map[Key]*Cell, len(s.cells)), Waits: s.Waits}
 		sealed.Agents, sealed.Clients = b.top(s.Agents, agents), b.top(s.Clients, clients)
-		for key, c := range s.Cells {
-			sealed.Cells[key] = b.cell(c, a.cfg.AgentsPerCell)
+		for key, c := range s.cells {
+			sealed.cells[key] = b.cell(c, a.cfg.AgentsPerCell)
 		}
 		sites[name] = sealed
 	}
@@ -225,13 +225,13 @@ func (o *openPane) empty(cfg *Config) {
 }
 
 func (s *Site) empty(cfg *Config) {
-	if len(s.Cells) == 0 {
+	if len(s.cells) == 0 {
 		return // with another slot of it
 	}
-	clear(s.Cells)
+	clear(s.cells)
 	s.Agents.empty(exactFactor * cfg.AgentsPerSite)
 	s.Clients.empty(exactFactor * cfg.ClientsPerSite)
-	*s = Site{Cells: s.Cells, Agents: s.Agents, Clients: s.Clients}
+	*s = Site{cells: s.cells, Agents: s.Agents, Clients: s.Clients}
 }
 
 func (c *Cell) empty(cfg *Config) {

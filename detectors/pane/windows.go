@@ -28,6 +28,9 @@ func NewWindows(pane, keep time.Duration) *Windows {
 // Push takes the next pane, which must not change any more, and ends all views. A pane that has Jump set begins anew.
 func (w *Windows) Push(p *Pane) {
 	w.cells.reclaim()
+	for _, s := range p.Sites {
+		s.totals = s.Totals()
+	}
 	if p.Jump {
 		clear(w.runs)
 	}
@@ -56,7 +59,7 @@ func (w *Windows) View(start, end int64) *Pane {
 		at += w.length << r.level
 	}
 	w.merges += len(parts)
-	return mergeAll(start, end, parts, &w.cells)
+	return mergeAll(start, end, parts, &cellsLater{fresh: &w.cells})
 }
 
 // run gives a run and merges it when that was not done yet. All its panes have come.
@@ -73,8 +76,7 @@ func (w *Windows) run(r run) *Pane {
 		}
 	}
 	if len(halves) > 0 {
-		p = MergeAll(r.start, r.start+2*half, halves)
-		p.foldAll(keptCells)
+		p = mergeAll(r.start, r.start+2*half, halves, &cellsLater{fresh: &windowCells{}, kept: keptCells})
 		w.merges += len(halves)
 	}
 	w.runs[r] = p

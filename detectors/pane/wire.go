@@ -343,7 +343,7 @@ func (c *coder) sites(p *Pane) {
 	for _, x := range items(c, 6, list, 1<<13, func(x *named[Site]) {
 		c.text(1, &x.name)
 		if !c.writing {
-			x.value = &Site{Cells: map[Key]*Cell{}}
+			x.value = &Site{cells: map[Key]*Cell{}}
 		}
 		c.site(x.value)
 	}) {
@@ -384,7 +384,7 @@ func (c *coder) site(s *Site) {
 	}
 	var list []keyed
 	for _, k := range s.Keys() {
-		list = append(list, keyed{k, s.Cells[k]})
+		list = append(list, keyed{k, s.cells[k]})
 	}
 	for _, x := range items(c, 2, list, maxWireCells, func(x *keyed) {
 		if c.cells++; !c.writing {
@@ -398,7 +398,7 @@ func (c *coder) site(s *Site) {
 		c.cell(x.cell)
 	}) {
 		if !c.writing {
-			s.Cells[x.key] = x.cell
+			s.cells[x.key] = x.cell
 		}
 	}
 	s.Agents = c.top(3, s.Agents)

@@ -169,8 +169,8 @@ func TestWireHasEveryField(t *testing.T) {
 	}
 	c.Samples.kept = []sample{{1, []byte("one")}, {2, []byte("two")}}
 	key := Key{"GET", "/\xff", pipeline.Allowed, true}
-	p.Site("shop.example").Cells[key] = c
-	x := overTheWire(t, p).Sites["shop.example"].Cells[key]
+	p.Site("shop.example").Cells()[key] = c
+	x := overTheWire(t, p).Sites["shop.example"].Cells()[key]
 	if x == nil {
 		t.Fatal("the cell is gone")
 	}
@@ -283,7 +283,7 @@ func FuzzWire(f *testing.F) {
 		sum := MergeAll(min(good.Start, p.Start), max(good.End, p.End), []*Pane{good, &p})
 		_ = sum.String()
 		for _, s := range sum.Sites {
-			for _, c := range s.Cells {
+			for _, c := range s.Cells() {
 				if c.Busy.Lower < 0 || c.Busy.Upper < 0 {
 					t.Fatal("worker time below 0")
 				}
