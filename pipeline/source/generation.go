@@ -56,6 +56,7 @@ type generation struct {
 	replaces *replacement // the inode of which it may be a copy; until that is decided
 	doubted  string       // the stream for which pending tells a gap
 	lives    []sibling    // copies of what stood in this inode between the generation before and this one
+	denied   bool         // what comes before it lies in a directory that could not be looked into
 
 	// Shared, under files.mu.
 	busy     bool        // queued or being read

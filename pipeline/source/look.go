@@ -352,12 +352,28 @@ func (f *files) arrive(p *followed, info os.FileInfo) {
 		return
 	}
 	f.setState(p, "", nil)
-	if fresh { // it comes after none that comes after it
-		g.after = f.before(p, g)
-		f.mayReplace(g, p.last)
+	if fresh && !f.comeAfter(p, g) { // else it comes after none that comes after it
+		return
 	}
 	f.lead(p, g)
 	p.lastSeen = g.mtime
+}
+
+// comeAfter places a file that a path leads to behind what was rotated away from it. Where its directory could not be
+// looked into from a moment after it was opened, it is let go and false: it is found again, with what was not taken up yet.
+func (f *files) comeAfter(p *followed, g *generation) bool {
+	g.after = f.before(p, g)
+	if !g.denied && !denied(p.path) {
+		f.mayReplace(g, p.last)
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if g.after != nil {
+		p.last = g.after
+	}
+	f.close(g)
+	return false
 }
 
 func openLog(path string) (*os.File, error) {
@@ -584,7 +600,9 @@ func (f *files) examine(g *generation) {
 		return
 	}
 	if len(g.lives) > 0 {
-		f.takeUpLives(g)
+		if f.takeUpLives(g); len(g.lives) > 0 {
+			return
+		}
 	}
 	info, err := file.Stat()
 	now := f.rt.Now()

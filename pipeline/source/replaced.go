@@ -165,7 +165,7 @@ func (f *files) siblingStands(s sibling, id string, off int64) bool {
 
 // siblingBefore reads the n bytes before off, unpacked; io.EOF when it does not reach so far.
 func (f *files) siblingBefore(s sibling, off int64, n int) ([]byte, error) {
-	r, err := openLimited(s.path, f.limits)
+	r, err := s.open(f.limits)
 	if err != nil {
 		return nil, err
 	}

@@ -75,6 +75,20 @@ type sibling struct {
 	mtime time.Time
 }
 
+// open opens it to be read, unpacked. fs.ErrNotExist says that its name is another's or nobody's by now: rotation goes on
+// while squall looks, and what stands under its name then tells nothing of it.
+func (s sibling) open(l limits) (io.ReadCloser, error) {
+	file, err := os.Open(s.path)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := file.Stat(); err != nil || idOf(info) != s.id {
+		file.Close()
+		return nil, cmp.Or(err, fmt.Errorf("open %s: another file has its name: %w", s.path, fs.ErrNotExist))
+	}
+	return openFile(file, file, l)
+}
+
 // siblings lists them, oldest first. Where path is a link, they lie beside what it leads to or beside the link itself,
 // and have the name of either: app.log leads to app-20260102.log, and led to app-20260101.log.
 func siblings(path string) []sibling {
@@ -173,19 +187,23 @@ func (f *files) missed(p *followed, g, last *generation, since time.Time) *gener
 	path := p.path
 	told := map[fileID]bool{}
 	prev, linked := last, last == nil
-	for range maxMoves {
+	for moves := 1; ; moves++ {
 		moved := false
 		for _, s := range siblings(path) {
+			if s.id == g.id { // rotated away itself by now: what comes after it is newer
+				break
+			}
 			// bzip2 gives its archive the time of what it packs in whole seconds
 			old := s.mtime.Before(since) && !(s.packed && !s.mtime.Before(since.Truncate(time.Second)))
 			if old && !slices.ContainsFunc(p.unopened, func(u unopened) bool { return u.is(s) }) {
 				continue
 			}
 			hash, ok, err := f.unread(s)
+			if moved = isMissing(err) && moves < maxMoves; moved { // packed or rotated on meanwhile: it has another name
+				break
+			}
 			linked = linked || s.id == last.id || hash == last.hash && err == nil
 			switch {
-			case isMissing(err): // it was packed or rotated on meanwhile: it has another name
-				moved = true
 			case err != nil && !told[s.id]:
 				told[s.id] = true
 				f.unreadable(g, s, err)
@@ -206,12 +224,23 @@ func (f *files) missed(p *followed, g, last *generation, since time.Time) *gener
 	return prev
 }
 
-// unreadable notes before g that a rotated file which was not read cannot be.
+// unreadable notes before g that a rotated file which was not read cannot be. Where its directory cannot be looked into,
+// nothing is known of it: g waits.
 func (f *files) unreadable(g *generation, s sibling, err error) {
 	f.meter.failed(errOpen)
+	if denied(s.path) {
+		g.denied = true
+		return
+	}
 	f.log.Warn("cannot read a rotated file: its lines are missing", zap.String("path", s.path), zap.Error(err))
 	skip := pipeline.Skip{At: g.off, Bytes: pipeline.Unknown, Reason: pipeline.SkipUnread, Lost: true}
 	g.pending = append(g.pending, skip)
+}
+
+// denied tells whether what stands under a path cannot be known.
+func denied(path string) bool {
+	_, err := os.Lstat(path)
+	return err != nil && !isMissing(err)
 }
 
 // unread tells whether a rotated file is neither held, nor a copy or an archive of what is held or was read to
@@ -229,7 +258,10 @@ func (f *files) unread(s sibling) (hash uint64, ok bool, err error) {
 		return hash, false, err
 	}
 	copied, err := f.copyOfHeld(s, hash)
-	return hash, err == nil && !copied && !f.copyOfRead(s, hash), err
+	if !copied && err == nil {
+		copied, err = f.copyOfRead(s, hash)
+	}
+	return hash, err == nil && !copied, err
 }
 
 const compareLimit = 64 << 10
@@ -246,7 +278,7 @@ func (f *files) copyOfHeld(s sibling, hash uint64) (bool, error) {
 	if len(held) == 0 {
 		return false, nil
 	}
-	mine, err := f.firstBytes(s) // its name may be another's by now
+	mine, err := f.firstBytes(s)
 	if err != nil {
 		return false, err
 	}
@@ -257,10 +289,10 @@ func (f *files) copyOfHeld(s sibling, hash uint64) (bool, error) {
 	}), nil
 }
 
-// firstBytes gives what a rotated file begins with. It had a line when it was listed: if it has none now, another has
-// its name.
+// firstBytes gives what a rotated file begins with. It had a line when it was listed: if it has none now, it is not that
+// file any more.
 func (f *files) firstBytes(s sibling) ([]byte, error) {
-	r, err := openLimited(s.path, f.limits)
+	r, err := s.open(f.limits)
 	if err != nil {
 		return nil, err
 	}
@@ -275,76 +307,101 @@ func (f *files) firstBytes(s sibling) ([]byte, error) {
 
 // copyOfRead tells whether a stream that began alike, in another inode, was read exactly as far as s reaches.
 // The inode's own stream goes on from where it was read to.
-func (f *files) copyOfRead(s sibling, hash uint64) bool {
+func (f *files) copyOfRead(s sibling, hash uint64) (bool, error) {
 	for _, id := range f.positions.Streams(f.cfg.Name) {
 		if h, ok := hashOf(id); !ok || h != hash || sameInode(id, s.id) && !s.packed {
 			continue
 		}
-		if off, ok := f.positions.Position(id); ok && f.reaches(s, off) {
-			return true
+		if off, ok := f.positions.Position(id); ok {
+			if ends, err := f.reaches(s, off); ends || isMissing(err) {
+				return ends, err
+			}
 		}
 	}
-	return false
+	return false, nil
 }
 
 // reaches tells whether s ends at off.
-func (f *files) reaches(s sibling, off int64) bool {
+func (f *files) reaches(s sibling, off int64) (bool, error) {
 	if !s.packed {
-		return s.size == off
+		return s.size == off, nil
 	}
-	r, err := openLimited(s.path, f.limits)
+	r, err := s.open(f.limits)
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer r.Close()
 	n, err := io.Copy(io.Discard, io.LimitReader(r, off+1))
-	return err == nil && n == off
+	return n == off, err
 }
 
 // catchUp takes up what was rotated away while squall was not running. The newest rotated file that an
 // earlier run knew tells where to begin: in it, and then in all that are newer.
 func (f *files) catchUp(path string, g *generation) (prev *generation) {
-	type match struct {
-		id  string
-		off int64
+	all := f.listKnown(path, g)
+	for moves := 1; moves < maxMoves && slices.ContainsFunc(all, knownFile.moved); moves++ {
+		all = f.listKnown(path, g)
 	}
-	all := siblings(path)
-	matches, hashes, errs := make([]match, len(all)), make([]uint64, len(all)), make([]error, len(all))
 	newest := len(all)
 	for i, s := range all {
-		if f.holding(s.id) != nil {
-			continue
-		}
-		hash, err := siblingHash(s, f.limits)
-		if errs[i] = err; err == nil {
-			hashes[i] = hash
-			if id, off, ok := f.earlier(s, hash, g); ok {
-				delete(f.unfound, id)
-				if id == g.doubted { // here is what it was truncated to
-					g.doubted, g.pending = "", nil
-				}
-				matches[i], newest = match{id, off}, i
-			}
+		if s.stream != "" {
+			newest = i
 		}
 	}
 	resumed := g.stream != nil && g.off > 0
 	for i, s := range all {
-		known := matches[i].id != ""
+		known := s.stream != ""
 		switch {
 		case known && (!s.packed || i == newest && !resumed):
-			if s.packed || matches[i].off < s.size {
-				prev = f.takeUpFrom(path, s, hashes[i], g, prev, matches[i].id, matches[i].off)
+			if s.packed || s.off < s.size {
+				prev = f.takeUpFrom(path, s.sibling, s.hash, g, prev, s.stream, s.off)
 			}
-		case !known && (i > newest || newest == len(all) && f.sinceStored(s)) && !resumed && f.holding(s.id) == nil:
-			switch err := errs[i]; {
-			case err == nil:
-				prev = f.takeUp(path, s, hashes[i], g, prev)
-			case !errors.Is(err, errNoLine):
-				f.unreadable(g, s, err)
+		case !known && (i > newest || newest == len(all) && f.sinceStored(s.sibling)) && !resumed && f.holding(s.id) == nil:
+			switch {
+			case s.err == nil:
+				prev = f.takeUp(path, s.sibling, s.hash, g, prev)
+			case !errors.Is(s.err, errNoLine):
+				f.unreadable(g, s.sibling, s.err)
 			}
 		}
 	}
 	return prev
+}
+
+// knownFile is a rotated file with what an earlier run knew of it, if it did.
+type knownFile struct {
+	sibling
+	hash   uint64
+	stream string // the ID of the stream that it goes on; empty: no earlier run knew it
+	off    int64  // how far that was read
+	err    error  // why it cannot be read
+}
+
+// moved tells whether it had another name by the time that it was to be read.
+func (r knownFile) moved() bool { return isMissing(r.err) }
+
+// listKnown lists what was rotated away from path, oldest first.
+func (f *files) listKnown(path string, g *generation) (all []knownFile) {
+	for _, s := range siblings(path) {
+		if s.id == g.id { // rotated away itself by now: what comes after it is newer
+			break
+		}
+		r := knownFile{sibling: s}
+		if f.holding(s.id) == nil {
+			r.hash, r.err = siblingHash(s, f.limits)
+		}
+		if r.hash != 0 && r.err == nil {
+			r.stream, r.off, _ = f.earlier(s, r.hash, g)
+		}
+		if r.stream != "" {
+			delete(f.unfound, r.stream)
+			if r.stream == g.doubted { // here is what it was truncated to
+				g.doubted, g.pending = "", nil
+			}
+		}
+		all = append(all, r)
+	}
+	return all
 }
 
 // sinceStored tells whether a rotated file that no earlier run knew was written after the last one had stored its last
@@ -449,7 +506,7 @@ func siblingHash(s sibling, l limits) (hash uint64, err error) {
 	if s.size == 0 {
 		return 0, errNoLine
 	}
-	r, err := openLimited(s.path, l)
+	r, err := s.open(l)
 	if err != nil {
 		return 0, err
 	}

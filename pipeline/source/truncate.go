@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -70,44 +71,70 @@ func (f *files) replace(g *generation, lives []sibling) {
 // findCopy looks among the rotated files for one that begins as g did and holds what comes before g.off. It is
 // opened. What was rotated after it was truncated before the next look, too: newer.
 func (f *files) findCopy(g *generation) (s sibling, file *os.File, newer []sibling, found bool) {
-	all := siblings(g.path)
-	for i := len(all) - 1; i >= 0; i-- {
-		s := all[i]
-		if s.id == g.id || f.holding(s.id) != nil {
-			continue
-		}
-		if hash, err := siblingHash(s, f.limits); err != nil || hash != g.hash || !f.continues(s, g) {
-			continue
-		}
-		if at, file, err := f.locate(g.path, s, g.hash); err == nil {
-			return at, file, all[i+1:], true
+	moved := true
+	for moves := 0; moved && moves < maxMoves; moves++ {
+		moved = false
+		all := siblings(g.path)
+		for i := len(all) - 1; i >= 0; i-- {
+			s := all[i]
+			if s.id == g.id || f.holding(s.id) != nil {
+				continue
+			}
+			isCopy, err := f.isCopy(s, g)
+			moved = moved || isMissing(err)
+			if !isCopy {
+				continue
+			}
+			if at, file, err := f.locate(g.path, s, g.hash); err == nil {
+				return at, file, all[i+1:], true
+			}
 		}
 	}
 	return sibling{}, nil, nil, false
 }
 
-// takeUpLives takes up the copies of what stood in g's inode before g and after what was read of it.
+// takeUpLives takes up the copies of what stood in g's inode before g and after what was read of it. What was written
+// behind each copy was truncated with what it is a copy of.
 func (f *files) takeUpLives(g *generation) {
-	prev := g.after
-	for _, s := range g.lives {
+	prev, there := g.after, siblings(g.path)
+	for len(g.lives) > 0 {
+		s := g.lives[0]
+		if i := slices.IndexFunc(there, func(o sibling) bool { return o.id == s.id }); i >= 0 { // rotated on meanwhile
+			s = there[i]
+		}
 		hash, ok, err := f.unread(s)
 		if err != nil {
 			f.unreadable(g, s, err)
 		}
 		if ok {
-			prev = f.takeUp(g.path, s, hash, g, prev)
+			if life := f.takeUp(g.path, s, hash, g, prev); life != prev {
+				life.cut = &truncation{active: true}
+				prev = life
+			}
 		}
+		if g.denied {
+			g.denied = false
+			break
+		}
+		g.lives = g.lives[1:]
 	}
 	f.mu.Lock()
-	g.lives, g.after = nil, prev
+	g.after = prev
 	f.mu.Unlock()
 }
 
-// continues tells whether a copy has the same bytes before g.off, or ends before that.
-func (f *files) continues(s sibling, g *generation) bool {
+// isCopy tells whether a rotated file begins as g did, and has the same bytes before g.off or ends before that.
+func (f *files) isCopy(s sibling, g *generation) (bool, error) {
+	hash, err := siblingHash(s, f.limits)
+	if err != nil || hash != g.hash {
+		return false, err
+	}
 	if !s.packed && s.size <= g.off {
-		return true
+		return true, nil
 	}
 	got, err := f.siblingBefore(s, g.off, len(g.anchor))
-	return errors.Is(err, io.EOF) || err == nil && bytes.Equal(got, g.anchor)
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return err == nil && bytes.Equal(got, g.anchor), err
 }

@@ -100,21 +100,24 @@ func TestTruncationLosesWhatComesAfterTheCopy(t *testing.T) {
 	}
 }
 
-// copytruncate twice between two looks: what stood in the file in between is in a copy alone.
+// copytruncate twice between two looks: what stood in the file in between is in a copy alone, and behind each copy
+// something may be missing.
 func TestTruncationTwiceBetweenLooks(t *testing.T) {
 	for _, packed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("packed=%v", packed), func(t *testing.T) {
 			path, s := logPath(t), newSpool(t)
 			lines := number(0, 40000)
-			_, _, looks := stepwise(t, s, path)
+			f, now, looks := stepwise(t, s, path)
 			appendTo(t, path, text(lines[:10000]))
 			looks()
 			appendTo(t, path, text(lines[10000:20000]))
 			copyFile(t, path, path+".1")
+			appendTo(t, path, "00000000 in no file any more\n")
 			truncate(t, path)
 			appendTo(t, path, text(lines[20000:30000]))
 			rename(t, path+".1", path+".2")
 			copyFile(t, path, path+".1")
+			appendTo(t, path, "00000000 in no file any more\n")
 			truncate(t, path)
 			appendTo(t, path, text(lines[30000:]))
 			if packed {
@@ -122,8 +125,35 @@ func TestTruncationTwiceBetweenLooks(t *testing.T) {
 			}
 			looks()
 			s.want(lines)
+			*now = now.Add(f.cfg.Quiet)
+			looks()
+			s.wantGaps(2, pipeline.SkipTruncated)
 		})
 	}
+}
+
+// A copy gets its next name between the look that found it and the one that takes it up, and another stands under its
+// name then.
+func TestTruncationCopyIsRotatedOn(t *testing.T) {
+	path, s := logPath(t), newSpool(t)
+	lines := number(0, 3000)
+	f, _, looks := stepwise(t, s, path)
+	appendTo(t, path, text(lines[:1000]))
+	looks()
+	copyFile(t, path, path+".2")
+	truncate(t, path)
+	appendTo(t, path, text(lines[1000:2000]))
+	copyFile(t, path, path+".1")
+	truncate(t, path)
+	appendTo(t, path, text(lines[2000:]))
+	f.look(&hint{})
+	drain(t, f, newCutter())
+	rename(t, path+".2", path+".3")
+	rename(t, path+".1", path+".2")
+	copyFile(t, path, path+".1")
+	looks()
+	s.want(lines)
+	s.wantGaps(0, pipeline.SkipUnread)
 }
 
 // The file was truncated and then grew beyond where it was read to, between two looks.

@@ -80,8 +80,7 @@ func TestRotatedBeforeItWasSeen(t *testing.T) {
 			defer stop()
 			appendTo(t, filepath.Join(root, "a", "access.log"), "00000999 it looks\n")
 			s.wantSet(append([]string{"00000999 it looks"}, lines[:1000]...))
-			aside := filepath.Join(root, ".b")
-			mkdir(t, aside)
+			aside := t.TempDir() // where no look sees it
 			write(t, filepath.Join(aside, "access.log.1"), text(lines[1000:2000]))
 			write(t, filepath.Join(aside, "access.log"), text(lines[2000:]))
 			// Written in their place they would be newer than every look that did not see them. Here a look may end between
@@ -151,8 +150,83 @@ func TestRotatedOnWhileCompared(t *testing.T) {
 	if held, err := f.copyOfHeld(sibling{path: path + ".1", size: 9}, 1); held || !isMissing(err) {
 		t.Errorf("a file that is not there any more: a copy %v, error %v", held, err)
 	}
-	write(t, path+".1", "")
-	if held, err := f.copyOfHeld(sibling{path: path + ".1", size: 9}, 1); held || !isMissing(err) {
-		t.Errorf("another that took its name: a copy %v, error %v", held, err)
+	write(t, path+".1", "a line\n")
+	listed := siblings(path)[0]
+	rename(t, path+".1", path+".2")
+	write(t, path, "a line\nof another\n")
+	looks()
+	copyFile(t, path, path+".1") // of what is held
+	if hash, ok, err := f.unread(listed); ok || !isMissing(err) {
+		t.Errorf("another has its name: hash %x, unread %v, error %v", hash, ok, err)
+	}
+	if reaches, err := f.reaches(sibling{rotatedName: rotatedName{packed: true}, path: listed.path, id: listed.id}, 18); reaches || !isMissing(err) {
+		t.Errorf("another that took its name: is as long %v, error %v", reaches, err)
+	}
+}
+
+// A log is rotated twice in the moment in which its file is opened: what is newer than that file does not come before it.
+func TestRotatedAwayWhileItArrives(t *testing.T) {
+	path, s := logPath(t), newSpool(t)
+	lines := number(0, 4000)
+	f, _, looks := stepwise(t, s, path)
+	write(t, path, text(lines[:1000]))
+	looks()
+	remove(t, path) // no trace of what came before
+	write(t, path, text(lines[1000:2000]))
+	p := f.paths[path]
+	g, fresh, err := f.open(path)
+	if err != nil || !fresh {
+		t.Fatalf("fresh %v, error %v", fresh, err)
+	}
+	shift(t, path, 8)
+	write(t, path, text(lines[2000:3000]))
+	shift(t, path, 8)
+	if !f.comeAfter(p, g) {
+		t.Fatal("it has to wait")
+	}
+	f.lead(p, g)
+	p.lastSeen = g.mtime
+	write(t, path, text(lines[3000:]))
+	looks()
+	s.want(lines)
+	if skips := s.skips(); len(skips) > 0 {
+		t.Errorf("gaps %v, nothing is missing", skips)
+	}
+}
+
+// The permission to look into a directory goes in the moment in which the file after a rotation is opened: what was
+// rotated away is neither missed nor told to be missing.
+func TestDirectoryDeniedWhileAFileArrives(t *testing.T) {
+	if os.Getuid() == 0 { // whom no permission keeps out
+		asNobody(t)
+		return
+	}
+	path, s := logPath(t), newSpool(t)
+	lines := number(0, 4000)
+	f, _, looks := stepwise(t, s, path)
+	write(t, path, text(lines[:1000]))
+	looks()
+	for _, part := range []int{1000, 2000, 3000} {
+		shift(t, path, 8)
+		write(t, path, text(lines[part:part+1000]))
+	}
+	g, _, err := f.open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	permit := func(mode os.FileMode) {
+		if err := os.Chmod(filepath.Dir(path), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	permit(0)
+	if f.comeAfter(f.paths[path], g) || f.holding(g.id) != nil {
+		t.Error("a file is taken up though what comes before it cannot be looked for")
+	}
+	permit(0o755)
+	looks()
+	s.want(lines)
+	if skips := s.skips(); len(skips) > 0 {
+		t.Errorf("gaps %v, nothing is missing", skips)
 	}
 }

@@ -26,10 +26,10 @@ type victim struct {
 	nth    int
 	path   string
 	rng    *rand.Rand
-	linked bool          // path is a symbolic link
-	slow   time.Duration // how long a writer keeps the old descriptor at most
-	held   func(path string) bool
-	keep   int // rotated files
+	linked bool                   // path is a symbolic link
+	slow   time.Duration          // how long a writer keeps the old descriptor at most
+	held   func(path string) bool // whether what happens next can be seen
+	keep   int                    // rotated files
 
 	w        *os.File
 	written  int
@@ -427,6 +427,9 @@ func (c torture) run(t *testing.T, whole, truncated int) (renamed, cut verdict) 
 		}
 		paths = append(paths, path)
 		v.held, v.kinds = f.holdsPath, kinds
+		if i >= whole {
+			v.held = f.knowsPath
+		}
 	}
 	f.cfg.Paths = paths
 	var writers sync.WaitGroup
@@ -468,6 +471,16 @@ func (f *files) rests() bool {
 func (f *files) holdsPath(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && f.holding(idOf(info)) != nil
+}
+
+// knowsPath tells whether lines of the file at a path have been seen: without them a truncation leaves no trace.
+func (f *files) knowsPath(path string) bool {
+	info, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	g := f.holding(idOf(info))
+	return g != nil && g.shown.Load() != nil
 }
 
 func names[T any](m map[string]T) (names []string) {
