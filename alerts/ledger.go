@@ -261,7 +261,7 @@ func (l *Ledger) count(res *detectors.Result) {
 	}
 	for name, s := range res.Pane.Sites {
 		var n uint64
-		for k, c := range s.Cells() {
+		for k, c := range s.All() {
 			if !k.Probe {
 				n += c.Requests
 			}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/squall-sre/squall/detectors/pane"
+	"github.com/squall-sre/squall/pipeline"
 )
 
 // A Baseline is what is usual for one method and route of a site.
@@ -64,6 +65,8 @@ type SiteBaseline struct {
 	AgentMinute float64           // the most requests that one agent made in a quiet minute; fades
 	AgentShare  float64           // the largest share of a minute's requests, 0–1; fades
 
+	counted []*Series // those with requests in the minute being added up, and some without
+
 	MissesNow, ToldNow uint64  // of the cache, in the minute being added up
 	Misses, Told       float64 // exponentially weighted sums of minutes
 }
@@ -106,7 +109,7 @@ func (b *Baselines) learn(name string, start int64, s *pane.Site) {
 	site := b.Sites[name]
 	minute := start / int64(time.Minute)
 	if site == nil {
-		if len(s.Cells()) == 0 {
+		if s.Len() == 0 {
 			return
 		}
 		site = &SiteBaseline{Minute: minute, Hour: minute / 60, Series: map[pane.Key]*Series{}}
@@ -116,34 +119,61 @@ func (b *Baselines) learn(name string, start int64, s *pane.Site) {
 		b.endMinute(site, minute)
 	}
 	site.learnAgents(s)
-	for _, key := range s.Keys() {
-		if key.Probe {
-			continue
+	if b.Count+s.Len() > maxSeries { // which routes are learned is a matter of their names, then
+		for _, k := range s.Keys() {
+			b.learnRoute(site, k, s.Cells()[k])
 		}
-		c, k := s.Cells()[key], key
-		misses, told := c.Cached()
-		site.MissesNow, site.ToldNow = site.MissesNow+misses, site.ToldNow+told
-		if k.Method == "HEAD" {
-			site.Heads.count(c.Requests)
-		}
-		k.Origin = 0
-		x := site.Series[k]
-		if x == nil {
-			if b.Count >= maxSeries {
-				continue
+		return
+	}
+	for origin := range pipeline.Origins { // of one route in their order, since it shows in the average
+		for k, c := range s.All() {
+			if k.Origin == origin {
+				b.learnRoute(site, k, c)
 			}
-			x = &Series{Last: site.Minutes}
-			x.settle(site.Minutes)
-			site.Series[k] = x
-			b.Count++
 		}
-		x.count(c.Requests)
-		if timed := c.Requests - c.Busy.Untimed; timed > 0 && c.Abandoned == 0 {
-			each := seconds(c.Busy.Lower) / float64(timed)
-			if x.Seconds == 0 {
-				x.Seconds = each
-			} else {
-				x.Seconds += (each - x.Seconds) * 0.05
+	}
+}
+
+func (b *Baselines) learnRoute(site *SiteBaseline, k pane.Key, c *pane.Cell) {
+	if k.Probe {
+		return
+	}
+	misses, told := c.Cached()
+	site.MissesNow, site.ToldNow = site.MissesNow+misses, site.ToldNow+told
+	if k.Method == "HEAD" {
+		site.Heads.count(c.Requests)
+	}
+	k.Origin = 0
+	x := site.Series[k]
+	if x == nil {
+		if b.Count >= maxSeries {
+			return
+		}
+		x = &Series{Last: site.Minutes}
+		x.settle(site.Minutes)
+		site.Series[k] = x
+		b.Count++
+	}
+	if x.Now == 0 {
+		site.counted = append(site.counted, x)
+	}
+	x.count(c.Requests)
+	if timed := c.Requests - c.Busy.Untimed; timed > 0 && c.Abandoned == 0 {
+		each := seconds(c.Busy.Lower) / float64(timed)
+		if x.Seconds == 0 {
+			x.Seconds = each
+		} else {
+			x.Seconds += (each - x.Seconds) * 0.05
+		}
+	}
+}
+
+// resume goes on with the minutes that a snapshot was taken in.
+func (b *Baselines) resume() {
+	for _, site := range b.Sites {
+		for _, x := range site.Series {
+			if x.Now > 0 {
+				site.counted = append(site.counted, x)
 			}
 		}
 	}
@@ -158,10 +188,17 @@ func (b *Baselines) endMinute(site *SiteBaseline, next int64) {
 	site.Told = site.Told*decay + float64(site.ToldNow)*(1-decay)
 	site.MissesNow, site.ToldNow = 0, 0
 	settled := site.Minutes == settledAfter
-	for _, x := range site.Series {
-		x.endMinute(site.Minutes, settled)
+	for _, x := range site.counted {
+		x.endMinute(site.Minutes)
 	}
-	site.Heads.endMinute(site.Minutes, settled)
+	site.counted = site.counted[:0]
+	if settled {
+		for _, x := range site.Series {
+			x.settle(site.Minutes)
+		}
+		site.Heads.settle(site.Minutes)
+	}
+	site.Heads.endMinute(site.Minutes)
 	site.Minute = next
 	if next/60 != site.Hour {
 		b.endHour(site)
@@ -185,7 +222,7 @@ func (x *Series) count(n uint64) { x.Now += uint32(min(n, math.MaxUint32/2)) }
 
 // endMinute learns the minute, the site's minutes-th. The median of an hour takes it as it was: two weeks of the same
 // are usual, whatever they are.
-func (x *Series) endMinute(minutes int64, settled bool) {
+func (x *Series) endMinute(minutes int64) {
 	if x.Now > 0 {
 		learned := float64(x.Now)
 		if x.Most > 0 {
@@ -194,9 +231,6 @@ func (x *Series) endMinute(minutes int64, settled bool) {
 		x.Samples = append(x.Samples, x.Now)
 		x.Sum = x.Sum*math.Pow(decay, float64(minutes-x.Last)) + learned*(1-decay)
 		x.Last, x.Now = minutes, 0
-	}
-	if settled {
-		x.settle(minutes)
 	}
 }
 

@@ -35,7 +35,7 @@ func (w *Window) cells(site string) iter.Seq2[pane.Key, *pane.Cell] {
 		if s == nil {
 			return
 		}
-		for k, c := range s.Cells() {
+		for k, c := range s.All() {
 			if !yield(k, c) {
 				return
 			}

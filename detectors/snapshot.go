@@ -70,6 +70,7 @@ func (e *Engine) Restore(data []byte) (at, from int64, err error) {
 	e.at, e.wrong = s.At, s.Wrong
 	if s.Baselines != nil && s.Baselines.Sites != nil {
 		e.baselines = s.Baselines
+		e.baselines.resume()
 	}
 	if s.Listening != nil {
 		e.listener.sources, e.listener.over = s.Listening, s.Silences

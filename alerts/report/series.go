@@ -104,7 +104,7 @@ func mod(a, b int64) int64 { return ((a % b) + b) % b }
 func pointOf(s *pane.Site) point {
 	var p point
 	var latency pane.Quantiles
-	for k, c := range s.Cells() {
+	for k, c := range s.All() {
 		if k.Probe {
 			continue
 		}

@@ -154,7 +154,7 @@ func (m *siteMetrics) count(p *pane.Pane) {
 	for _, name := range slices.Sorted(maps.Keys(p.Sites)) {
 		site := m.label(name)
 		var took pane.Quantiles
-		for k, c := range p.Sites[name].Cells() {
+		for k, c := range p.Sites[name].All() {
 			if k.Probe {
 				reached(m.probes, site, c)
 				continue

@@ -176,7 +176,7 @@ func (m *minuteOf) add(s *siteHistory, start int64, of *pane.Site) {
 		m.agents[a.Key] = max(m.agents[a.Key], s.running[a.Key])
 	}
 	var latency pane.Quantiles
-	for k, c := range of.Cells() {
+	for k, c := range of.All() {
 		if k.Probe {
 			continue
 		}

@@ -116,12 +116,12 @@ func mergeSite(dst, src *Site, dstPane, srcPane *Pane) {
 
 // mergeCells adds the cells of a site. fresh makes a cell, and sketches is how what is no plain count is added.
 func mergeCells(dst, src *Site, dstPane, srcPane *Pane, fresh func() *Cell, sketches func(dst, src *Cell)) {
-	from, cells := src.Cells(), dst.Cells()
+	cells := dst.Cells()
 	if len(cells) == 0 {
-		cells = make(map[Key]*Cell, len(from))
+		cells = make(map[Key]*Cell, src.Len())
 		dst.cells = cells
 	}
-	for k, c := range from {
+	for k, c := range src.All() {
 		d := cells[k]
 		if d == nil {
 			d = fresh()
@@ -268,7 +268,7 @@ func (p *Pane) Fold(maxSites, maxCells int) {
 
 func (s *Site) requests() uint64 {
 	var sum uint64
-	for _, c := range s.Cells() {
+	for _, c := range s.All() {
 		sum += c.Requests
 	}
 	return sum
@@ -286,7 +286,7 @@ func (s *Site) take(k Key, c *Cell) {
 
 // fold merges the lightest cells into the route Other and gives the number of their requests.
 func (s *Site) fold(maxCells int) (folded uint64) {
-	if len(s.Cells()) <= maxCells {
+	if s.Len() <= maxCells {
 		return 0
 	}
 	type keyed struct {
@@ -322,7 +322,7 @@ func (c *Cell) weight() uint64 { return c.Requests + uint64(max(c.Busy.Upper, 0)
 func (p *Pane) foldAll(kept int) {
 	total := 0
 	for _, s := range p.Sites {
-		total += len(s.Cells())
+		total += s.Len()
 	}
 	if total <= kept {
 		return

@@ -59,6 +59,7 @@ type Site struct {
 	Waits   []*Waits // requests in vain by client and path, in the order of a hash; probes left out
 
 	cells  map[Key]*Cell // see Cells
+	sealed []sealedCell  // of a closed pane, instead of cells
 	parts  []sitePart    // of a site of a window: what its cells are merged of when somebody asks for them
 	window *cellsLater   // how; nil once they are merged
 	totals *Totals       // of a site of Windows; nil: nobody has added up

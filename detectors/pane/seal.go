@@ -10,9 +10,15 @@ const (
 	maxIdle  = 30 // panes after which a place is given up that no line came for
 )
 
+// sealedCell is a cell of a closed pane.
+type sealedCell struct {
+	Key
+	Cell
+}
+
 // slabs are what a closed pane consists of.
 type slabs struct {
-	cells     []Cell
+	cells     []sealedCell
 	tops      []Top
 	entries   []entry
 	addresses [][16]byte
@@ -56,11 +62,13 @@ func (a *Assembler) seal(p *Pane) {
 	b.ranks = a.ranks
 	sites := make(map[string]*Site, len(p.Sites))
 	for name, s := range p.Sites {
-		sealed := &Site{cells: make(map[Key]*Cell, len(s.cells)), Waits: s.Waits}
+		sealed := &Site{Waits: s.Waits}
 		sealed.Agents, sealed.Clients = b.top(s.Agents, agents), b.top(s.Clients, clients)
+		from := len(b.cells)
 		for key, c := range s.cells {
-			sealed.cells[key] = b.cell(c, a.cfg.AgentsPerCell)
+			b.cell(key, c, a.cfg.AgentsPerCell)
 		}
+		sealed.sealed = since(b.cells, from)
 		sites[name] = sealed
 	}
 	p.Sites, a.ranks = sites, b.ranks
@@ -71,7 +79,7 @@ type need struct{ cells, tops, entries, addresses, numbers, codes, bins, shares,
 
 func (n *need) slabs() *slabs {
 	return &slabs{
-		cells: make([]Cell, 0, n.cells), tops: make([]Top, 0, n.tops), entries: make([]entry, 0, n.entries),
+		cells: make([]sealedCell, 0, n.cells), tops: make([]Top, 0, n.tops), entries: make([]entry, 0, n.entries),
 		addresses: make([][16]byte, 0, n.addresses), numbers: make([]uint64, 0, n.numbers+1), // and room for a free slot
 		codes: make([]codeCount, 0, n.codes), bins: make([]bin, 0, n.bins), shares: make([]share, 0, n.shares),
 		samples: make([]sample, 0, n.samples), text: make([]byte, 0, n.text),
@@ -136,9 +144,11 @@ func (b *slabs) top(t *Top, keep int) *Top {
 	return sealed
 }
 
-func (b *slabs) cell(c *Cell, agents int) *Cell {
-	b.cells = append(b.cells, *c)
-	sealed := &b.cells[len(b.cells)-1]
+func (b *slabs) cell(key Key, c *Cell, agents int) {
+	b.cells = b.cells[:len(b.cells)+1]
+	at := &b.cells[len(b.cells)-1]
+	sealed := &at.Cell
+	at.Key, *sealed = key, *c
 	sealed.Codes.counts = put(&b.codes, c.Codes.counts)
 	sealed.Busy.past, sealed.Busy.future = put(&b.shares, c.Busy.past), put(&b.shares, c.Busy.future)
 	for _, d := range sealed.sets() {
@@ -151,7 +161,6 @@ func (b *slabs) cell(c *Cell, agents int) *Cell {
 		x := &sealed.Samples.kept[i]
 		x.text = put(&b.text, x.text)
 	}
-	return sealed
 }
 
 // set leaves out the free slots.

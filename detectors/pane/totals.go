@@ -1,6 +1,10 @@
 package pane
 
-import "github.com/squall-sre/squall/pipeline"
+import (
+	"iter"
+
+	"github.com/squall-sre/squall/pipeline"
+)
 
 // Totals are the sums over the cells of a site that detectors look at in every window: where they are far from any
 // threshold, as nearly always, the cells need not be merged.
@@ -31,7 +35,7 @@ func (s *Site) Totals() *Totals {
 		return s.totals
 	}
 	t := &Totals{Clients: Sums{site: s}, Probes: Sums{site: s, probes: true}}
-	for k, c := range s.Cells() {
+	for k, c := range s.All() {
 		of := &t.Clients
 		if k.Probe {
 			of = &t.Probes
@@ -75,7 +79,7 @@ func (c *Cell) Cached() (misses, told uint64) {
 // Latency is the durations of the requests. They are added up when they are first asked for.
 func (s *Sums) Latency() *Quantiles {
 	if s.site != nil {
-		for k, c := range s.site.Cells() {
+		for k, c := range s.site.All() {
 			if k.Probe == s.probes {
 				s.latency.Merge(&c.Latency)
 			}
@@ -139,8 +143,45 @@ func (s *Site) postponeCells(part *Site, p *Pane) {
 	s.totals.merge(s.window.pane, part.totals, p)
 }
 
-// Cells are the measures by key. In a window they are merged when they are first asked for.
+// Cells are the measures by key. In a window they are merged when they are first asked for, and in a closed pane they are
+// brought into a map then.
 func (s *Site) Cells() map[Key]*Cell {
+	s.settle()
+	if s.cells == nil {
+		s.cells = make(map[Key]*Cell, len(s.sealed))
+		for i := range s.sealed {
+			s.cells[s.sealed[i].Key] = &s.sealed[i].Cell
+		}
+		s.sealed = nil
+	}
+	return s.cells
+}
+
+// All ranges over the cells in no particular order.
+func (s *Site) All() iter.Seq2[Key, *Cell] {
+	return func(yield func(Key, *Cell) bool) {
+		s.settle()
+		for i := range s.sealed {
+			if !yield(s.sealed[i].Key, &s.sealed[i].Cell) {
+				return
+			}
+		}
+		for k, c := range s.cells {
+			if !yield(k, c) {
+				return
+			}
+		}
+	}
+}
+
+// Len is how many cells there are.
+func (s *Site) Len() int {
+	s.settle()
+	return len(s.sealed) + len(s.cells)
+}
+
+// settle merges the cells of a window.
+func (s *Site) settle() {
 	switch w := s.window; {
 	case w == nil:
 	case w.kept == 0:
@@ -151,7 +192,6 @@ func (s *Site) Cells() map[Key]*Cell {
 		}
 		w.pane.foldAll(w.kept)
 	}
-	return s.cells
 }
 
 func (s *Site) mergeParts() {
