@@ -44,8 +44,10 @@ func methodName(method []byte) string {
 // closed (see seal): the cells of one pane are those of the next.
 type openPane struct {
 	pane  *Pane
-	index map[place]*slot // cells that have their own key; cleared whenever cells are folded
+	index map[place]*slot // cells that have their own key
 	slots []*slot         // of index
+	free  []*slot         // of no place, with empty cells
+	least int             // how many of free were left when fewest were
 	cells int
 	full  bool // folding left little room: it is not tried again
 	waits waiters
@@ -109,7 +111,7 @@ func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) 
 	own = true
 	if cell == nil && o.cells >= a.cfg.MaxPaneCells && !o.full { // the light ones go: a storm that begins late finds a place
 		p.foldAll(keptCells)
-		o.recount()
+		o.recount(&a.cfg)
 		o.full = o.cells > a.cfg.MaxPaneCells/2 // many sites, each with its Other: else every line would fold
 		if site != nil {
 			cell = site.cells[at.key] // the fold makes cells of the route Other
@@ -128,7 +130,7 @@ func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) 
 	if site == nil {
 		if len(p.Sites) >= 2*a.cfg.MaxSites {
 			p.Fold(a.cfg.MaxSites, 2*a.cfg.MaxCells)
-			o.recount()
+			o.recount(&a.cfg)
 		}
 		if own && s != nil && len(s.site.cells) == 0 {
 			p.Sites[at.site] = s.site
@@ -142,7 +144,11 @@ func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) 
 	if cell == nil {
 		if len(site.cells) >= 2*a.cfg.MaxCells && at.key.Route != Other {
 			p.Coverage.CellsFolded += site.fold(a.cfg.MaxCells)
-			o.recount()
+			o.recount(&a.cfg)
+		}
+		if n := len(o.free); own && s == nil && n > 0 {
+			s, o.free = o.free[n-1], o.free[:n-1]
+			o.least = min(o.least, n-1)
 		}
 		if own && s != nil {
 			cell = s.cell
@@ -152,18 +158,19 @@ func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) 
 		site.cells[at.key] = cell
 		o.cells++
 	}
-	return o.put(slot{at, site, cell, int64(a.cfg.Reclaim(at.site)), true, 0}, own), own
+	return o.put(s, slot{at, site, cell, int64(a.cfg.Reclaim(at.site)), true, 0}, own), own
 }
 
-// put notes the slot of a place.
-func (o *openPane) put(x slot, own bool) *slot {
+// put notes the slot of a place: s, unless there is none.
+func (o *openPane) put(s *slot, x slot, own bool) *slot {
 	if !own {
 		o.stray = x
 		return &o.stray
 	}
-	s := o.index[x.place]
 	if s == nil {
 		s = &slot{}
+	}
+	if s.place != x.place {
 		o.index[x.place] = s
 		o.slots = append(o.slots, s)
 	}
@@ -171,21 +178,31 @@ func (o *openPane) put(x slot, own bool) *slot {
 	return s
 }
 
-// recount is needed after cells were folded.
-func (o *openPane) recount() {
-	o.forget()
+// recount is needed after cells were folded, which are counted in again.
+func (o *openPane) recount(cfg *Config) {
 	o.cells = 0
 	for _, s := range o.pane.Sites {
 		o.cells += len(s.cells)
 	}
+	kept := o.slots[:0]
+	for _, s := range o.slots {
+		if !s.live || o.pane.Sites[s.place.site] == s.site && s.site.cells[s.key] == s.cell {
+			kept = append(kept, s)
+			continue
+		}
+		s.cell.empty(cfg)
+		s.cell.Samples = Samples{} // their texts are another's now
+		o.release(s)
+	}
+	clear(o.slots[len(kept):])
+	o.slots = kept
 }
 
-// forget leaves all that was counted in to the pane alone.
-func (o *openPane) forget() {
-	clear(o.index)
-	clear(o.recent[:])
-	clear(o.slots)
-	o.slots = o.slots[:0]
+// release takes a slot, whose cell is empty, from its place.
+func (o *openPane) release(s *slot) {
+	delete(o.index, s.place)
+	*s = slot{cell: s.cell}
+	o.free = append(o.free, s)
 }
 
 // count adds a Record to its cell and site.

@@ -204,14 +204,12 @@ func (a *Assembler) recycle(o *openPane) {
 	}
 }
 
-// empty makes a pane's counters ready for another pane. What was folded into another is not used again.
+// empty makes a pane's counters ready for another pane. Of those that no place had need of, some are given up.
 func (o *openPane) empty(cfg *Config) {
 	if o.passed != nil && o.passed.pane != nil {
 		o.passed.empty(cfg)
 	}
-	if c := &o.pane.Coverage; c.CellsFolded+c.SitesFolded > 0 {
-		o.forget()
-	}
+	o.free = slices.Delete(o.free, 0, (o.least+maxIdle/2-1)/(maxIdle/2))
 	kept := o.slots[:0]
 	for _, s := range o.slots {
 		if s.idle++; s.live {
@@ -220,14 +218,17 @@ func (o *openPane) empty(cfg *Config) {
 			s.live, s.idle = false, 0
 		}
 		if s.idle > maxIdle || len(kept) >= keptCells {
-			delete(o.index, s.place)
-			clear(o.recent[:])
+			o.release(s)
 			continue
 		}
 		kept = append(kept, s)
 	}
 	clear(o.slots[len(kept):])
 	o.slots = kept
+	if n := len(o.free) - keptCells; n > 0 {
+		o.free = slices.Delete(o.free, 0, n)
+	}
+	o.least = len(o.free)
 	o.pane, o.cells, o.full = nil, 0, false
 	clear(o.heard)
 	o.stray = slot{}
