@@ -113,6 +113,8 @@ type files struct {
 	hintErr bool
 	crowded bool            // that descriptors are used up was told
 	local   map[string]bool // directories: all changes there are made by this kernel
+	polled  int             // directories without events
+	calm    bool            // nothing has changed for long: see pause
 
 	telling sync.Mutex // of what waits for its first turn: held by the first look, so that nothing is read before
 

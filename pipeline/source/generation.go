@@ -60,6 +60,7 @@ type generation struct {
 
 	// Shared, under files.mu.
 	busy     bool        // queued or being read
+	seen     os.FileInfo // under a path, in the look that goes on; nil: not yet
 	after    *generation // is to be read first
 	ahead    bool        // once read to its end: what comes after may be read
 	current  bool        // a followed path leads here

@@ -41,7 +41,7 @@ func (f *files) discover(ctx context.Context) error {
 			f.telling.Unlock()
 		}
 		share := min(lookShare*f.rt.Now().Sub(began), maxRest)
-		rest := time.NewTimer(max(f.rt.Poll, share))
+		rest := time.NewTimer(max(f.pause(), share))
 		least := time.NewTimer(max(f.rt.Poll/10, share))
 		select {
 		case <-ctx.Done():
@@ -51,6 +51,38 @@ func (f *files) discover(ctx context.Context) error {
 		case <-rest.C:
 		}
 	}
+}
+
+// calmAfter is for how many times Poll nothing may have changed until it is looked calmPause times less often. Many
+// quiet logs are what a host mostly has, and looking is all that they cost.
+const (
+	calmAfter = 40
+	calmPause = 4
+)
+
+// pause is the time from one look to the next when no event comes. While all is calm it is longer, but short beside the
+// lateness: the first lines after it must not come too late. Names that change where there are no events are looked for
+// as often as ever.
+func (f *files) pause() time.Duration {
+	if f.calm {
+		return max(f.rt.Poll, min(calmPause*f.rt.Poll, f.cfg.Lateness/5))
+	}
+	return f.rt.Poll
+}
+
+// restless tells whether something is under way with a path that no event may tell the end of. f.mu is held.
+func (f *files) restless() bool {
+	for _, p := range f.paths {
+		if p.gen == nil || p.state != "" {
+			return true
+		}
+	}
+	return f.polled > 0 || len(f.unfound) > 0 || len(f.stale) > 0 || len(f.unmatched) > 0
+}
+
+// restless is the same of a generation: what was read to its end and has not changed for long is not.
+func (g *generation) restless(now time.Time, calm time.Duration) bool {
+	return g.busy || g.failed != "" || !g.current && !g.rests || g.stream != nil && g.size != g.turned || now.Sub(g.changed) < calm
 }
 
 // noHint notes once that there are no (more) events of the kernel: polling alone finds everything, later.
@@ -84,6 +116,7 @@ func (f *files) hintAt(hint *hint, dirs map[string]bool) {
 		}
 	}
 	maps.DeleteFunc(f.local, func(dir string, _ bool) bool { return !dirs[dir] })
+	f.polled = polled
 	f.meter.polling.Set(float64(polled))
 }
 
@@ -117,7 +150,7 @@ func (f *files) look(hint *hint) {
 		f.examine(g)
 	}
 	f.missVanished()
-	f.gauge(gens)
+	f.gauge(gens, began)
 	f.looks++
 	f.looked = began
 }
@@ -316,7 +349,7 @@ func (f *files) lookAt(p *followed) {
 	case !info.Mode().IsRegular():
 		f.lead(p, nil)
 		f.setState(p, "unreadable", fmt.Errorf("%s is not a regular file", p.path))
-	case f.leadsTo(p, idOf(info)):
+	case f.leadsTo(p, info):
 		p.lastSeen = info.ModTime()
 		f.setState(p, "", nil)
 	default:
@@ -324,10 +357,15 @@ func (f *files) lookAt(p *followed) {
 	}
 }
 
-func (f *files) leadsTo(p *followed, id fileID) bool {
+// leadsTo tells whether a path leads to what it led to before. What was seen of the file then is not asked for again.
+func (f *files) leadsTo(p *followed, info os.FileInfo) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return p.gen != nil && p.gen.id == id
+	if p.gen == nil || p.gen.id != idOf(info) {
+		return false
+	}
+	p.gen.seen = info
+	return true
 }
 
 func (f *files) lead(p *followed, g *generation) {
@@ -591,7 +629,10 @@ func (f *files) newStream(path, id string) *pipeline.Stream {
 // examine sees whether a generation grew, and gives it a turn when it did, or when its end has come.
 func (f *files) examine(g *generation) {
 	f.mu.Lock()
-	file := g.file
+	file, info := g.file, g.seen
+	if g.seen = nil; info != nil && idOf(info) != g.id { // a copy took its place since
+		info = nil
+	}
 	if file == nil && !g.busy && f.mayRead(g) {
 		f.enqueue(f.archives, g)
 	}
@@ -604,7 +645,10 @@ func (f *files) examine(g *generation) {
 			return
 		}
 	}
-	info, err := file.Stat()
+	var err error
+	if info == nil {
+		info, err = file.Stat()
+	}
 	now := f.rt.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -705,9 +749,10 @@ func (f *files) setState(p *followed, state string, err error) {
 	}
 }
 
-func (f *files) gauge(gens []*generation) {
+func (f *files) gauge(gens []*generation, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.calm = !f.restless()
 	var lag, open, deleted int64
 	for _, g := range gens {
 		lag += g.lag()
@@ -717,6 +762,7 @@ func (f *files) gauge(gens []*generation) {
 		if g.unlinked {
 			deleted++
 		}
+		f.calm = f.calm && !g.restless(now, calmAfter*f.rt.Poll)
 	}
 	f.meter.lag.Set(float64(lag))
 	f.meter.open.Set(float64(open))

@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"math"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
@@ -258,16 +260,15 @@ func (c *Consumer) locate(ctx context.Context, v view) error {
 
 // read returns nothing when the message could not be read, or is gone together with all behind it.
 func (c *Consumer) read(ctx context.Context, last uint64) (*pipeline.Delivery, error) {
-	msg, err := c.s.message(ctx, c.next)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	seq, stored, h, batches, err := c.message(ctx)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
 		c.next = last + 1
 		return nil, nil
-	}
-	if err != nil {
+	case seq == 0:
 		return nil, fmt.Errorf("read message %d: %w", c.next, err)
 	}
-	h, batches, err := c.s.decode(c.dec, msg.Data, 0)
-	c.next = msg.Sequence + 1
+	c.next = seq + 1
 	c.pass(h.before, dropLimit)
 	if err != nil {
 		c.pass(h.through(), dropCorrupt)
@@ -282,9 +283,32 @@ func (c *Consumer) read(ctx context.Context, last uint64) (*pipeline.Delivery, e
 	if through.lines < c.seen.lines || through.lines == c.seen.lines && h.entries > 0 {
 		return nil, nil // it was removed, and counted, while it was being read
 	}
-	d := &pipeline.Delivery{Sequence: msg.Sequence, Stored: msg.Time, Batches: batches, Missed: c.missed, Through: through.lines}
+	d := &pipeline.Delivery{Sequence: seq, Stored: stored, Batches: batches, Missed: c.missed, Through: through.lines}
 	c.seen, c.sent, c.missed = through, append(c.sent, sent{through, c.missed}), 0
 	return d, nil
+}
+
+// message gives the next message, from memory where it is still there. Without a sequence it could not be read; with one
+// an error speaks of its content.
+func (c *Consumer) message(ctx context.Context) (seq uint64, stored time.Time, h head, batches []*pipeline.Batch, err error) {
+	c.s.mu.Lock()
+	var m freshMessage
+	ok := c.s.epoch == c.epoch
+	if ok {
+		m, ok = c.s.fresh.take(c.next)
+	}
+	c.s.mu.Unlock()
+	if ok {
+		batches, err = readBody(bytes.Clone(m.body))
+		c.s.queue.recycle(m.body)
+		return m.seq, m.at, m.head, batches, err
+	}
+	msg, err := c.s.message(ctx, c.next)
+	if err != nil {
+		return 0, stored, h, nil, err
+	}
+	h, batches, err = c.s.decode(c.dec, msg.Data, 0)
+	return msg.Sequence, msg.Time, h, batches, err
 }
 
 // pass counts what lies between what was seen and to as lost. It may be called from any goroutine.

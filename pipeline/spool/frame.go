@@ -76,6 +76,7 @@ type frame struct {
 	entries, bytes int64
 	oldest, newest int64
 	opened         int64 // ns, the clock's
+	lent           bool  // body is kept for consumers
 }
 
 type recent struct {
@@ -218,19 +219,25 @@ func (f *frame) againBytes(r *recent, b []byte) {
 
 // message closes the frame: before is what was stored before it.
 func (f *frame) message(enc *zstd.Encoder, before place) []byte {
-	oldest, newest := f.oldest, f.newest
-	if f.entries == 0 {
-		oldest, newest = 0, 0
-	}
+	h := f.head(before)
 	b := make([]byte, 0, 64+len(f.body)/4)
 	b = append(b, 'S', 'Q', frameVersion)
-	for _, n := range [...]int64{before.lines, before.bytes, f.entries, f.bytes} {
+	for _, n := range [...]int64{h.before.lines, h.before.bytes, h.entries, h.bytes} {
 		b = binary.AppendUvarint(b, uint64(n))
 	}
-	b = binary.AppendVarint(b, oldest)
-	b = binary.AppendVarint(b, newest)
-	b = binary.AppendUvarint(b, uint64(len(f.body)))
+	b = binary.AppendVarint(b, h.oldest)
+	b = binary.AppendVarint(b, h.newest)
+	b = binary.AppendUvarint(b, h.size)
 	return enc.EncodeAll(f.body, b)
+}
+
+// head is what the message tells without being decompressed.
+func (f *frame) head(before place) head {
+	h := head{before: before, entries: f.entries, bytes: f.bytes, size: uint64(len(f.body))}
+	if f.entries > 0 {
+		h.oldest, h.newest = f.oldest, f.newest
+	}
+	return h
 }
 
 func bit(b bool) byte {
@@ -297,6 +304,11 @@ func (d *decoder) decode(h head) ([]*pipeline.Batch, error) {
 	if uint64(len(body)) != h.size {
 		return nil, errFrame
 	}
+	return readBody(body)
+}
+
+// readBody gives the batches of a body, which point into it.
+func readBody(body []byte) ([]*pipeline.Batch, error) {
 	r := reader{b: body}
 	var batches []*pipeline.Batch
 	for len(r.b) > 0 && !r.bad {

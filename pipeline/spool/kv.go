@@ -41,10 +41,7 @@ func (k *KV) bucket(ctx context.Context, create bool) (jetstream.KeyValue, error
 			return nil, fmt.Errorf("open the bucket %s: %w", k.name, ErrNotOpen)
 		}
 		if st != nil {
-			b, err := st.js.KeyValue(ctx, k.name)
-			if errors.Is(err, jetstream.ErrBucketNotFound) && create {
-				b, err = st.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: k.name, History: 1, Storage: jetstream.FileStorage})
-			}
+			b, err := st.bucket(ctx, k.name, create)
 			if err != nil {
 				return nil, fmt.Errorf("open the bucket %s: %w", k.name, err)
 			}

@@ -52,6 +52,22 @@ func (q *queue) reuse() []byte {
 	return b
 }
 
+// keep keeps the memory of a frame for another. mu is held.
+func (q *queue) keep(body []byte) {
+	if len(q.free) < window && cap(body) <= maxReuse {
+		q.free = append(q.free, body)
+	}
+}
+
+// recycle takes the memory of frames that were lent.
+func (q *queue) recycle(bodies ...[]byte) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, b := range bodies {
+		q.keep(b)
+	}
+}
+
 func newQueue(limit int64, now func() time.Time) *queue {
 	return &queue{now: now, limit: limit, moved: make(chan struct{}), filled: make(chan struct{}, 1)}
 }
@@ -166,8 +182,8 @@ func (q *queue) done(f *frame, stored bool) {
 	defer q.mu.Unlock()
 	q.size -= int64(len(f.body))
 	q.lines -= f.entries
-	if len(q.free) < window && cap(f.body) <= maxReuse {
-		q.free = append(q.free, f.body)
+	if !f.lent {
+		q.keep(f.body)
 	}
 	if stored {
 		q.progressed = q.now()

@@ -77,6 +77,7 @@ type Spool struct {
 	stored chan struct{} // closed and replaced whenever something was stored or st changed
 	last   uint64        // sequence of the last stored message
 	epoch  int           // rises when messages were lost and their sequences are given again
+	fresh  fresh         // what of it was stored last
 	total  place         // what was stored since the spool began
 	first  place         // what of it was removed
 	before time.Time     // when the last message was stored that the store held when it was opened

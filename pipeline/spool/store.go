@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -50,6 +51,9 @@ type store struct {
 	lines jetstream.Stream
 	marks jetstream.Stream
 
+	mu      sync.Mutex
+	buckets map[string]jetstream.KeyValue // that were opened: to ask for one costs more than to put a value
+
 	failed chan error // holds one when a write failed: JetStream then gives no answers to those who wait
 	causes *serverLog // the server's answers often do not say why
 }
@@ -61,7 +65,7 @@ func openStore(ctx context.Context, c *Config) (*store, error) {
 	}
 	// Whether there was a stream: when its files are there and JetStream does not know it, they are corrupt.
 	_, statErr := os.Stat(filepath.Join(dir, "jetstream", "$G", "streams", streamLines))
-	s := &store{dir: dir, failed: make(chan error, 1)}
+	s := &store{dir: dir, failed: make(chan error, 1), buckets: map[string]jetstream.KeyValue{}}
 	if err := s.start(ctx, c.Log); err != nil {
 		return nil, err
 	}
@@ -213,6 +217,27 @@ func (s *store) state(ctx context.Context) (jetstream.StreamState, error) {
 // at gives the first message of LINES whose sequence is seq or higher.
 func (s *store) at(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error) {
 	return s.lines.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subjectLines))
+}
+
+// bucket opens a bucket once.
+func (s *store) bucket(ctx context.Context, name string, create bool) (jetstream.KeyValue, error) {
+	s.mu.Lock()
+	b := s.buckets[name]
+	s.mu.Unlock()
+	if b != nil {
+		return b, nil
+	}
+	b, err := s.js.KeyValue(ctx, name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) && create {
+		b, err = s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: name, History: 1, Storage: jetstream.FileStorage})
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.buckets[name] = b
+	s.mu.Unlock()
+	return b, nil
 }
 
 // isFull tells an error of a full disk or an exhausted quota; JetStream hands on only the words.

@@ -28,6 +28,7 @@ const (
 // A pending message is sent and not known to be stored. It is kept until then.
 type pending struct {
 	f      *frame
+	before place // what was stored before it
 	msg    []byte
 	id     string
 	future jetstream.PubAckFuture
@@ -48,6 +49,8 @@ type writer struct {
 		at   time.Time
 	}
 	gaugesAt   time.Time
+	asked      jetstream.StreamState // what the store held when it was asked last
+	lasting    time.Time             // until then it holds that still, if nothing is stored
 	lookedAt   time.Time
 	first      uint64 // the oldest message that is kept
 	repairedAt time.Time
@@ -106,7 +109,7 @@ func (w *writer) send(ctx context.Context, f *frame) {
 		before.bytes += p.f.bytes
 	}
 	msg := f.message(w.enc, before)
-	p := pending{f: f, msg: msg}
+	p := pending{f: f, before: before, msg: msg}
 	p.id = fmt.Sprintf("%016x-%d-%016x", xxhash.Sum64String(f.keyID), f.keyFrom, xxhash.Sum64(msg))
 	if w.s.disk.short(int64(len(msg))) {
 		if err := w.purge(ctx, w.s.st, int64(len(msg))); err != nil {
@@ -152,8 +155,9 @@ func (w *writer) commit(seq uint64) {
 	w.inflight[0] = pending{}
 	w.inflight = w.inflight[1:]
 	s := w.s
+	now := s.cfg.Now()
 	s.positions.store(p.f.marks)
-	s.positions.note(p.f.marks, s.cfg.Now())
+	s.positions.note(p.f.marks, now)
 	s.mu.Lock()
 	s.last = seq
 	s.total.lines += p.f.entries
@@ -162,6 +166,10 @@ func (w *writer) commit(seq uint64) {
 		c.stored(p.f.entries)
 	}
 	kept := len(s.consumers) == 0
+	var old [][]byte
+	if p.f.lent = !kept; p.f.lent {
+		old = s.fresh.add(freshMessage{seq, now, p.f.head(p.before), p.f.body})
+	}
 	s.signal()
 	s.mu.Unlock()
 	s.m.storedBytes.Add(float64(len(p.msg)))
@@ -172,6 +180,7 @@ func (w *writer) commit(seq uint64) {
 	w.uncovered += int64(len(p.msg))
 	w.failures = 0
 	s.queue.done(p.f, true)
+	s.queue.recycle(old...)
 }
 
 // repair opens the store anew, makes room if the disk is full, and sends again what was not stored. It tries
@@ -277,6 +286,7 @@ func (w *writer) resume(ctx context.Context, st *store, state jetstream.StreamSt
 	known := s.last
 	if last < known {
 		s.epoch++
+		s.fresh = fresh{}
 	}
 	s.signal()
 	s.mu.Unlock()
@@ -381,20 +391,35 @@ func (w *writer) gauges(ctx context.Context) {
 	w.gaugesAt = s.cfg.Now()
 	s.m.queueBytes.Set(float64(s.queue.bytes()))
 	s.m.streams.Set(float64(s.positions.size()))
+	if s.last != w.asked.LastSeq || w.first == 0 || !w.gaugesAt.Before(w.lasting) {
+		if err := w.ask(ctx); err != nil {
+			return
+		}
+	}
+	age := 0.0
+	if w.asked.Msgs > 0 {
+		age = max(w.gaugesAt.Sub(w.asked.FirstTime).Seconds(), 0)
+	}
+	s.m.oldestSeconds.Set(age)
+	w.noteHeld()
+}
+
+// ask learns what the store holds, which changes when something is stored or grows too old.
+func (w *writer) ask(ctx context.Context) error {
+	s := w.s
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	state, err := s.st.state(ctx)
 	if err != nil {
-		return
+		return err
+	}
+	w.asked, w.lasting = state, w.gaugesAt
+	if age := s.st.lines.CachedInfo().Config.MaxAge; state.Msgs > 0 && age > 0 {
+		w.lasting = state.FirstTime.Add(age)
 	}
 	s.m.streamBytes.Set(float64(state.Bytes))
-	age := 0.0
-	if state.Msgs > 0 {
-		age = max(s.cfg.Now().Sub(state.FirstTime).Seconds(), 0)
-	}
-	s.m.oldestSeconds.Set(age)
 	w.oldest(ctx, s.st, state)
-	w.noteHeld()
+	return nil
 }
 
 // oldest notes what the limits have removed.
