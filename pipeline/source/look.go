@@ -82,7 +82,7 @@ func (f *files) restless() bool {
 
 // restless is the same of a generation: what was read to its end and has not changed for long is not.
 func (g *generation) restless(now time.Time, calm time.Duration) bool {
-	return g.busy || g.failed != "" || !g.current && !g.rests || g.stream != nil && g.size != g.turned || now.Sub(g.changed) < calm
+	return g.busy || g.failed != "" || len(g.lives) > 0 || !g.current && !g.rests || g.stream != nil && g.size != g.turned || now.Sub(g.changed) < calm
 }
 
 // noHint notes once that there are no (more) events of the kernel: polling alone finds everything, later.
