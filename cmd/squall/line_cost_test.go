@@ -88,7 +88,13 @@ func TestNoAllocationPerLine(t *testing.T) {
 			for range 3 {
 				c.pass(t)
 			}
-			if got := testing.AllocsPerRun(1, func() { c.pass(t) }); got != 0 { // more runs would be averaged, and rounded down
+			// More runs at a time would be averaged, and rounded down. What other goroutines of the process allocate is
+			// counted, too, but not in every pass; what a line costs is.
+			got := testing.AllocsPerRun(1, func() { c.pass(t) })
+			for tries := 0; got > 0 && tries < 10; tries++ {
+				got = min(got, testing.AllocsPerRun(1, func() { c.pass(t) }))
+			}
+			if got > 0 {
 				t.Errorf("%.0f allocations in a pass of %d lines", got, c.lines)
 			}
 		})
