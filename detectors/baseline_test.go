@@ -177,3 +177,29 @@ func (s stage) playWithRestart(t *testing.T, cut int) (changes []Detection) {
 	}
 	return changes
 }
+
+// TestAMinuteGoesOnAfterARestart: what a minute had when a snapshot was taken in it, and all minutes behind it, are learned.
+func TestAMinuteGoesOnAfterARestart(t *testing.T) {
+	e := stage{}.engine(t)
+	at := learn(e.baselines, base, 30, func(int) uint64 { return 600 })
+	for range 3 {
+		e.baselines.learn("s", at, quiet(100))
+		at += 10 * second
+	}
+	state, err := e.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e = stage{}.engine(t)
+	if _, _, err := e.Restore(state); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		e.baselines.learn("s", at, quiet(100))
+		at += 10 * second
+	}
+	at = learn(e.baselines, at, 30, func(int) uint64 { return 600 })
+	if got := e.baselines.get("s", root, at).PerMinute; math.Abs(got-600) > 0.001 {
+		t.Errorf("%v a minute of 600 are learned", got)
+	}
+}
