@@ -321,7 +321,7 @@ func (f *files) copyOfRead(s sibling, hash uint64) (bool, error) {
 	return false, nil
 }
 
-// reaches tells whether s ends at off.
+// reaches tells whether s ends at off. An error says that an archive cannot be read that far.
 func (f *files) reaches(s sibling, off int64) (bool, error) {
 	if !s.packed {
 		return s.size == off, nil
@@ -378,7 +378,7 @@ type knownFile struct {
 }
 
 // moved tells whether it had another name by the time that it was to be read.
-func (r knownFile) moved() bool { return isMissing(r.err) }
+func (k knownFile) moved() bool { return isMissing(k.err) }
 
 // listKnown lists what was rotated away from path, oldest first.
 func (f *files) listKnown(path string, g *generation) (all []knownFile) {
@@ -386,20 +386,19 @@ func (f *files) listKnown(path string, g *generation) (all []knownFile) {
 		if s.id == g.id { // rotated away itself by now: what comes after it is newer
 			break
 		}
-		r := knownFile{sibling: s}
+		known := knownFile{sibling: s}
 		if f.holding(s.id) == nil {
-			r.hash, r.err = siblingHash(s, f.limits)
+			if known.hash, known.err = siblingHash(s, f.limits); known.err == nil {
+				known.stream, known.off, _ = f.earlier(s, known.hash, g)
+			}
 		}
-		if r.hash != 0 && r.err == nil {
-			r.stream, r.off, _ = f.earlier(s, r.hash, g)
-		}
-		if r.stream != "" {
-			delete(f.unfound, r.stream)
-			if r.stream == g.doubted { // here is what it was truncated to
+		if known.stream != "" {
+			delete(f.unfound, known.stream)
+			if known.stream == g.doubted { // here is what it was truncated to
 				g.doubted, g.pending = "", nil
 			}
 		}
-		all = append(all, r)
+		all = append(all, known)
 	}
 	return all
 }

@@ -94,7 +94,7 @@ func (f *files) findCopy(g *generation) (s sibling, file *os.File, newer []sibli
 }
 
 // takeUpLives takes up the copies of what stood in g's inode before g and after what was read of it. What was written
-// behind each copy was truncated with what it is a copy of.
+// behind each copy was truncated with what it is a copy of. Those that cannot be looked for now stay in lives.
 func (f *files) takeUpLives(g *generation) {
 	prev, there := g.after, siblings(g.path)
 	for len(g.lives) > 0 {
