@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/squall-sre/squall/pipeline"
@@ -34,6 +33,7 @@ type RedactConfig struct {
 type Redactor struct {
 	dropQuery, maskQuery bool
 	keys                 map[string]bool
+	mayBeKey             nameFilter                  // lets the keys pass, and the sensitive endings
 	client               func(netip.Addr) netip.Addr // nil to keep
 }
 
@@ -71,14 +71,17 @@ func NewRedactor(cfg RedactConfig) (*Redactor, error) {
 		errs = append(errs, configError(fmt.Errorf("%q is no way to redact queries: write mask, drop or keep", cfg.Query), "redact.query"))
 	}
 	for _, k := range sensitiveKeys {
-		rd.keys[k] = true
+		rd.add(k)
+	}
+	for _, ending := range sensitiveEndings {
+		rd.mayBeKey.add(ending, true)
 	}
 	for i, k := range cfg.Keys {
 		n := normalKey(nil, []byte(k))
 		if len(n) == 0 || len(n) > keyMax/3 {
 			errs = append(errs, configError(fmt.Errorf("%q is no name of a query parameter", k), "redact.keys[%d]", i))
 		}
-		rd.keys[string(n)] = true
+		rd.add(string(n))
 	}
 	switch cfg.Client {
 	case "", "keep":
@@ -94,6 +97,12 @@ func NewRedactor(cfg RedactConfig) (*Redactor, error) {
 		errs = append(errs, configError(fmt.Errorf("%q is no way to redact addresses: write keep, truncate or hmac", cfg.Client), "redact.client"))
 	}
 	return rd, errors.Join(errs...)
+}
+
+// add makes a key, as normalKey gives it, sensitive.
+func (rd *Redactor) add(key string) {
+	rd.keys[key] = true
+	rd.mayBeKey.add(key, false)
 }
 
 // An edit replaces line[from:to].
@@ -360,9 +369,18 @@ func (rd *Redactor) sensitive(key []byte) bool {
 
 func sensitiveField(key []byte) bool {
 	for _, f := range sensitiveFields {
-		if rest, ok := strings.CutSuffix(string(key), f); ok && (rest == "" || rest[len(rest)-1] == '_' || rest[len(rest)-1] == '.') {
+		n := len(key) - len(f)
+		if n >= 0 && string(key[n:]) == f && (n == 0 || key[n-1] == '_' || key[n-1] == '.') {
 			return true
 		}
 	}
 	return false
 }
+
+// mayBeField lets the sensitive fields pass.
+var mayBeField = func() (f nameFilter) {
+	for _, name := range sensitiveFields {
+		f.add(name, true)
+	}
+	return f
+}()

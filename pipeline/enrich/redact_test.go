@@ -392,3 +392,21 @@ func BenchmarkRedactHMAC(b *testing.B) {
 		dst = rd.Line(dst, line, r)
 	}
 }
+
+// BenchmarkRedactFormats is the cost of lines as they mostly are: with nothing to take out.
+func BenchmarkRedactFormats(b *testing.B) {
+	rd := mustRedactor(b, RedactConfig{})
+	for name, line := range map[string]string{
+		"extended": `198.19.100.238 - - [06/Jun/2026:09:09:23 +0000] "HEAD /checkout/94830 HTTP/1.1" 200 0 "-" "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/124.0.6000.24 Safari/537.36" msec=1780736963.333 host="shop.example" xff="-" rt=0.002 uaddr="-" us="-" urt="-" ul="-" cs=- lrs=-`,
+		"caddy":    `{"level":"info","ts":1780736963.333682,"logger":"http.log.access.log0","msg":"handled request","request":{"remote_ip":"198.19.100.238","remote_port":"49871","client_ip":"198.19.100.238","proto":"HTTP/1.1","method":"HEAD","host":"shop.example","uri":"/checkout/94830","headers":{"User-Agent":["Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/124.0.6000.24 Safari/537.36"]}},"bytes_read":0,"user_id":"","duration":0.002,"size":0,"status":200,"resp_headers":{"Server":["Caddy"]}}`,
+		"alb":      lineMakers["alb"]("page=1&sort=price"),
+	} {
+		b.Run(name, func(b *testing.B) {
+			line := []byte(line)
+			b.ReportAllocs()
+			for b.Loop() {
+				rd.Line(nil, line, nil)
+			}
+		})
+	}
+}

@@ -21,7 +21,7 @@ func (rd *Redactor) secrets(edits []edit, line []byte, json bool) []edit {
 	}
 	edits = userinfo(edits, line)
 	edits = schemes(edits, line)
-	if json || bytes.Contains(line, []byte(`":`)) {
+	if json || index(line, `":`) >= 0 {
 		edits = fields(edits, line)
 	}
 	return edits
@@ -45,8 +45,11 @@ func (rd *Redactor) pairs(edits []edit, line []byte, first byte) []edit {
 		for from > 0 && at-from < keyMax && isKeyByte(line[from-1]) {
 			from--
 		}
-		var buf [keyMax]byte
 		i = at + size
+		if !rd.mayBeKey.may(line[from:at]) {
+			continue
+		}
+		var buf [keyMax]byte
 		key := normalKey(buf[:0], line[from:at])
 		if len(key) == 0 || !rd.sensitive(key) {
 			continue
@@ -233,11 +236,25 @@ func authority(line []byte, i int) int {
 	return i
 }
 
+// index is bytes.Index for what ends with a byte that is rarer in lines than the one it begins with.
+func index(line []byte, text string) int {
+	for i := 0; ; i++ {
+		at := bytes.IndexByte(line[i:], text[len(text)-1])
+		if at < 0 {
+			return -1
+		}
+		i += at
+		if from := i + 1 - len(text); from >= 0 && string(line[from:i+1]) == text {
+			return from
+		}
+	}
+}
+
 // schemes finds the credentials behind Bearer and Basic.
 func schemes(edits []edit, line []byte) []edit {
 	for _, scheme := range []string{"earer", "asic"} {
 		for i := 0; i < len(line); {
-			at := bytes.Index(line[i:], []byte(scheme))
+			at := index(line[i:], scheme)
 			if at < 0 {
 				break
 			}
@@ -266,7 +283,7 @@ func schemes(edits []edit, line []byte) []edit {
 // fields finds the strings of sensitive fields in JSON, and in JSON that is a string of JSON.
 func fields(edits []edit, line []byte) []edit {
 	for i := 0; ; {
-		at := bytes.Index(line[i:], []byte(`":`))
+		at := index(line[i:], `":`)
 		if at < 0 {
 			return edits
 		}
@@ -281,8 +298,12 @@ func fields(edits []edit, line []byte) []edit {
 		if from < 0 {
 			continue
 		}
+		raw := line[max(0, end-64)+from+1 : end]
+		if !mayBeField.may(raw) {
+			continue
+		}
 		var buf [64]byte
-		key := normalKey(buf[:0], line[max(0, end-64)+from+1:end])
+		key := normalKey(buf[:0], raw)
 		if bytes.HasSuffix(line[:end], []byte("cs(Cookie)")) {
 			key = append(buf[:0], "cookie"...)
 		}
