@@ -2,6 +2,7 @@ package loki
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -198,16 +199,20 @@ func (b *batch) with(parts []part) *batch {
 type encoder struct{ plain, packed []byte }
 
 // encode gives the bytes that are sent, and sent again: they are nobody else's, since what sends them may look at them
-// after the answer.
+// after the answer. A push is its streams, one after the other; push.PushRequest would take the size of each three times.
 func (c *encoder) encode(b *batch) ([]byte, error) {
-	r := push.PushRequest{Streams: make([]push.Stream, len(b.parts))}
-	for i, p := range b.parts {
-		r.Streams[i] = push.Stream{Labels: p.labels, Entries: p.entries}
-	}
-	n := r.Size()
-	c.plain = slices.Grow(c.plain[:0], n)[:n]
-	if _, err := r.MarshalToSizedBuffer(c.plain); err != nil {
-		return nil, fmt.Errorf("encode a push: %w", err)
+	const streams = 1<<3 | 2 // the tag of PushRequest.streams
+	c.plain = c.plain[:0]
+	for _, p := range b.parts {
+		s := push.Stream{Labels: p.labels, Entries: p.entries}
+		n := s.Size()
+		c.plain = append(c.plain, streams)
+		c.plain = binary.AppendUvarint(c.plain, uint64(n))
+		from := len(c.plain)
+		c.plain = slices.Grow(c.plain, n)[:from+n]
+		if _, err := s.MarshalToSizedBuffer(c.plain[from:]); err != nil {
+			return nil, fmt.Errorf("encode a push: %w", err)
+		}
 	}
 	c.packed = snappy.Encode(c.packed[:cap(c.packed)], c.plain)
 	return bytes.Clone(c.packed), nil

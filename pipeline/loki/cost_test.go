@@ -1,10 +1,15 @@
 package loki
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/golang/snappy"
+	"github.com/grafana/loki/pkg/push"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -39,6 +44,41 @@ func TestNoAllocationPerShippedLine(t *testing.T) {
 	})
 	if perLine := allocations / float64(lines); perLine > 0.1 {
 		t.Errorf("%.2f allocations a line", perLine)
+	}
+}
+
+// What is sent is what Loki's own types make of it.
+func TestEncodedAsLokiDoes(t *testing.T) {
+	c := DefaultConfig()
+	lab, enc := newLabeler(&c), encoder{}
+	l := newLoad()
+	for i, site := range []string{"shop.example", "", strings.Repeat("long", 100)} {
+		d := delivered(300*i+1, 1e18)
+		for j := range d.Batches[0].Entries {
+			d.Batches[0].Entries[j].Site = site
+		}
+		l.add(lab, false, false, d)
+	}
+	batches := l.cut(40_000, func(*part) bool { return false })
+	if len(batches) < 3 {
+		t.Fatalf("%d pushes", len(batches))
+	}
+	for _, b := range append(batches, &batch{}) {
+		r := push.PushRequest{}
+		for _, p := range b.parts {
+			r.Streams = append(r.Streams, push.Stream{Labels: p.labels, Entries: p.entries})
+		}
+		want, err := r.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := enc.encode(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, snappy.Encode(nil, want)) {
+			t.Errorf("%d lines of %d streams are encoded differently", b.lines, len(b.parts))
+		}
 	}
 }
 
