@@ -62,9 +62,10 @@ type Engine struct {
 
 // A runner is one detector with its per-site variants.
 type runner struct {
-	name  string
-	all   Detector
-	sites map[string]Detector
+	name    string
+	all     Detector
+	sites   map[string]Detector
+	present map[Detector]*Window // what each sees of the present: made once, and given each pane's view
 }
 
 type episodeKey struct{ detector, labels string }
@@ -144,7 +145,7 @@ func newRunner(name string, s Setting) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{name: name, all: all, sites: map[string]Detector{}}
+	r := &runner{name: name, all: all, sites: map[string]Detector{}, present: map[Detector]*Window{}}
 	for _, site := range slices.Sorted(maps.Keys(s.Sites)) {
 		over := s.Sites[site]
 		if r.sites[site], err = New(name, func(v any) error {
@@ -181,6 +182,10 @@ func (r *runner) fits(length time.Duration) error {
 
 // variants gives each of the runner's detectors with the sites it judges, in a fixed order.
 func (r *runner) variants(sites []string, judge func(d Detector, sites []string)) {
+	if len(r.sites) == 0 {
+		judge(r.all, sites)
+		return
+	}
 	rest := make([]string, 0, len(sites))
 	for _, s := range sites {
 		if r.sites[s] == nil {
@@ -206,12 +211,7 @@ func (e *Engine) Close(p *pane.Pane) *Result {
 	e.onlySite = len(names) == 1
 	for _, r := range e.detectors {
 		r.variants(names, func(d Detector, sites []string) {
-			w := e.window(r.name, e.view(views, d), sites)
-			w.SitesOnly = d != r.all
-			w.Newest = func(length time.Duration) *pane.Pane {
-				return e.sites.View(e.at-max(int64(length)/e.pane, 1)*e.pane, e.at)
-			}
-			for _, f := range d.Detect(w) {
+			for _, f := range d.Detect(e.present(r, d, e.view(views, d), sites)) {
 				key := episodeKey{r.name, f.Labels.String()}
 				seen[key] = true
 				e.judge(key, d, f, p, res)
@@ -349,15 +349,31 @@ func besideSites(p *pane.Pane, site string) []pipeline.Event {
 	return out
 }
 
-func (e *Engine) window(detector string, view *pane.Pane, sites []string) *Window {
-	return &Window{
-		View: view, Sites: sites, Cluster: e.cluster, Pane: e.pane, Pool: e.poolOf, Controls: e.controls, Dependencies: e.deps,
-		Baseline: func(site string, k pane.Key) Baseline { return e.baselines.get(site, k, view.Start) },
-		Heads:    func(site string) Baseline { return e.baselines.heads(site, view.Start) },
-		Agents:   e.baselines.agents,
-		Cache:    e.baselines.cache,
-		Onsets:   func(site string) []int64 { return e.onsets[episodeKey{detector, siteLabels(site).String()}] },
+// present is what a detector sees of the window that ends now.
+func (e *Engine) present(r *runner, d Detector, view *pane.Pane, sites []string) *Window {
+	w := r.present[d]
+	if w == nil {
+		w = e.window(r.name, nil, nil)
+		w.SitesOnly = d != r.all
+		w.Newest = func(length time.Duration) *pane.Pane {
+			return e.sites.View(e.at-max(int64(length)/e.pane, 1)*e.pane, e.at)
+		}
+		r.present[d] = w
 	}
+	w.View, w.Sites = view, sites
+	return w
+}
+
+func (e *Engine) window(detector string, view *pane.Pane, sites []string) *Window {
+	w := &Window{
+		View: view, Sites: sites, Cluster: e.cluster, Pane: e.pane, Pool: e.poolOf, Controls: e.controls, Dependencies: e.deps,
+		Agents: func(site string) AgentBaseline { return e.baselines.agents(site) },
+		Cache:  func(site string) CacheBaseline { return e.baselines.cache(site) },
+		Onsets: func(site string) []int64 { return e.onsets[episodeKey{detector, siteLabels(site).String()}] },
+	}
+	w.Baseline = func(site string, k pane.Key) Baseline { return e.baselines.get(site, k, w.View.Start) }
+	w.Heads = func(site string) Baseline { return e.baselines.heads(site, w.View.Start) }
+	return w
 }
 
 // judge applies one finding: an episode begins when it is over the threshold and goes on while it is not below
