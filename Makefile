@@ -45,6 +45,9 @@ GOARCH   ?= $(shell go env GOARCH)
 # The time of the commit: no archive holds another.
 export SOURCE_DATE_EPOCH := $(shell git show -s --format=%ct HEAD 2>/dev/null || echo 0)
 
+# The compiler's profile (cmd/squall/default.pgo) is for what is delivered and measured; tests would build all twice.
+export GOFLAGS := -pgo=off $(GOFLAGS)
+
 PKG      ?= ./...
 FUZZTIME ?= 30s
 BENCH    ?= .
@@ -52,7 +55,7 @@ OUT      ?= bin
 export LOGS
 
 .DEFAULT_GOAL := all
-.PHONY: all build run vet lint test fuzz bench bench-peers soak eval readme dashboards fmt clean help debian-test debian-lint debian-peers kube-apiserver test-k8s torture torture-fleet bench-fleet \
+.PHONY: all build run vet lint test fuzz bench bench-peers soak pgo eval readme dashboards fmt clean help debian-test debian-lint debian-peers kube-apiserver test-k8s torture torture-fleet bench-fleet \
         deb rpm stage release test-packages debian-packages
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
@@ -60,7 +63,7 @@ MAKEFLAGS += --no-print-directory
 all: build vet lint test ## build, vet, lint and test
 
 build: ## bin/squall, static, with its version from git
-	@CGO_ENABLED=0 GOARCH= go build -trimpath -ldflags '$(LDFLAGS)' -o bin/squall ./cmd/squall
+	@CGO_ENABLED=0 GOARCH= go build -pgo=auto -trimpath -ldflags '$(LDFLAGS)' -o bin/squall ./cmd/squall
 
 run: build ## run the demonstration, or read LOGS='/var/log/nginx/*access*.log'
 	@exec bin/squall demo $${LOGS:+"$$LOGS"}
@@ -95,7 +98,7 @@ deb rpm: stage $(CACHE)/nfpm@$(NFPM) ## bin/squall_*.deb, bin/squall-*.rpm for G
 stage: build
 	@mkdir -p $(CACHE)/stage/$(GOARCH) $(OUT)
 	@if [ "$$(go env GOHOSTOS)/$$(go env GOHOSTARCH)" = linux/$(GOARCH) ]; then cp bin/squall $(CACHE)/stage/$(GOARCH)/squall; else \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$(GOARCH) go build -trimpath -ldflags '$(LDFLAGS)' -o $(CACHE)/stage/$(GOARCH)/squall ./cmd/squall; \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$(GOARCH) go build -pgo=auto -trimpath -ldflags '$(LDFLAGS)' -o $(CACHE)/stage/$(GOARCH)/squall ./cmd/squall; \
 	fi
 	@rm -rf $(CACHE)/stage/$(GOARCH)/man $(CACHE)/stage/$(GOARCH)/completion
 	@bin/squall man $(CACHE)/stage/$(GOARCH)
@@ -139,11 +142,16 @@ bench: ## every benchmark; BENCH is a pattern
 	@go test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
 bench-peers: debian-peers ## whole programs side by side on generated logs, as a Markdown table: squall, mawk, GoAccess, mtail, fail2ban
-	@go test -tags peers -run '^TestPeers$$' -timeout 40m -v ./cmd/squall
+	@GOFLAGS=-pgo=auto go test -tags peers -run '^TestPeers$$' -timeout 40m -v ./cmd/squall
 
 # SOAK_MINUTES (10) and SOAK_RATE (100000 lines a second) set how hard it is; SOAK_SQUALL is another squall to measure.
 soak: $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the daemon under load, as Markdown tables: a flood into a VictoriaLogs, an ordinary load, starts, growth (25 minutes)
-	@go test -tags soak -run '^TestSoak' -timeout 120m -v ./cmd/squall
+	@GOFLAGS=-pgo=auto go test -tags soak -run '^TestSoak' -timeout 120m -v ./cmd/squall
+
+pgo: $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## measure anew where squall spends its time, for the compiler: cmd/squall/default.pgo
+	@mkdir -p $(CACHE)/pgo
+	@PROFILES=$(CACHE)/pgo go test -tags soak -run '^TestProfile$$' -timeout 20m ./cmd/squall
+	@go tool pprof -proto $(CACHE)/pgo/replay.prof $(CACHE)/pgo/run.prof >cmd/squall/default.pgo 2>/dev/null
 
 readme: ## write the README's tables, deploy/reference and the schema anew from the code's
 	@go test -run 'TestReadmeTables|TestReferenceIs|TestSchemaIs' ./cmd/squall -write-readme

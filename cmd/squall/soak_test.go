@@ -149,6 +149,7 @@ type soaking struct {
 	pane, lateness time.Duration
 	minutes        float64
 	rate, fresh    int
+	profile        string // the file for a processor profile, written before the minutes begin; "": none
 
 	lines, shipped       int64
 	lost                 int     // of the lines, as VictoriaLogs counts them
@@ -184,6 +185,9 @@ func (s *soaking) run(t *testing.T) {
 		before[i] = processorTime(t, pid)
 	}
 	startFlood(t, f, 1700*time.Millisecond) // at another place of the pane each time
+	if s.profile != "" {
+		fetchProfile(t, squall, s.profile)
+	}
 	s.watch(t, squall)
 	f.stop()
 	s.lines, s.late = f.written()
