@@ -271,10 +271,10 @@ func schemes(edits []edit, line []byte) []edit {
 			for end < len(line) && (isAlnum(line[end]) || bytes.IndexByte([]byte("-._~+/=%"), line[end]) >= 0) {
 				end++
 			}
-			if end-start >= 8 {
+			if i = start; end-start >= 8 { // else it may be a scheme itself
 				edits = append(edits, edit{from: start, to: end, text: mask})
+				i = end
 			}
-			i = end
 		}
 	}
 	return edits
