@@ -150,7 +150,7 @@ soak: $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## the daemon under load, as Markd
 
 pgo: $(CACHE)/victoria-logs@$(VICTORIA_LOGS) ## measure anew where squall spends its time, for the compiler: cmd/squall/default.pgo
 	@mkdir -p $(CACHE)/pgo
-	@PROFILES=$(CACHE)/pgo go test -tags soak -run '^TestProfile$$' -timeout 20m ./cmd/squall
+	@PROFILES=$(CACHE)/pgo go test -tags soak,peers -run '^TestProfile$$' -timeout 20m ./cmd/squall
 	@go tool pprof -proto -output $(CACHE)/pgo/merged $(CACHE)/pgo/replay.prof $(CACHE)/pgo/run.prof >$(CACHE)/pgo/log 2>&1 || \
 		{ cat $(CACHE)/pgo/log >&2; exit 1; }
 	@cp $(CACHE)/pgo/merged cmd/squall/default.pgo

@@ -364,6 +364,7 @@ func (e *Engine) present(r *runner, d Detector, view *pane.Pane, sites []string)
 	return w
 }
 
+// window asks e for its baselines each time: Restore puts others in their place.
 func (e *Engine) window(detector string, view *pane.Pane, sites []string) *Window {
 	w := &Window{
 		View: view, Sites: sites, Cluster: e.cluster, Pane: e.pane, Pool: e.poolOf, Controls: e.controls, Dependencies: e.deps,

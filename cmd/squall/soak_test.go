@@ -225,6 +225,14 @@ func (s *soaking) watch(t *testing.T, squall *program) {
 	}
 }
 
+// fetchProfile writes a processor profile of three quarters of a minute of a squall that runs.
+func fetchProfile(t *testing.T, squall *program, path string) {
+	t.Helper()
+	code, body := request(http.MethodGet, squall.base+"/debug/pprof/profile?seconds=45")
+	check(t, "status of the profile", code, http.StatusOK)
+	write(t, path, body)
+}
+
 // ingested counts the lines that the server took.
 func ingested(t *testing.T, base string) (n int) {
 	t.Helper()

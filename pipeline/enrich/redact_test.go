@@ -54,6 +54,7 @@ func TestMaskedLines(t *testing.T) {
 		{`"GET /?u=https%3A%2F%2Fuser%3Apw%40r.example%2F HTTP/1.1"`, `"GET /?u=https%3A%2F%2F***%40r.example%2F HTTP/1.1"`},
 		{`"GET https://medium.example/@someone HTTP/1.1"`, `"GET https://medium.example/@someone HTTP/1.1"`},
 		{`msg="sent Authorization: Bearer abcdefgh.ijk" x`, `msg="sent Authorization: Bearer ***" x`},
+		{`msg="sent Authorization: Bearer  abcdefgh.ijk" x`, `msg="sent Authorization: Bearer  ***" x`},
 		{`msg="sent Authorization: Bearer bearer abcdefgh.ijk" x`, `msg="sent Authorization: Bearer bearer ***" x`},
 		{`fe web/s1 {shop.example|https://r.example/?sig=abc} {x} "GET /?token=z HTTP/1.1"`, `fe web/s1 {shop.example|https://r.example/?sig=***} {x} "GET /?token=*** HTTP/1.1"`},
 		{`fe web/s1 {https://r.example/?sig=abc|shop.example} "GET / HTTP/1.1"`, `fe web/s1 {https://r.example/?sig=***|shop.example} "GET / HTTP/1.1"`},

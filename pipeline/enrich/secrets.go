@@ -259,19 +259,23 @@ func schemes(edits []edit, line []byte) []edit {
 				break
 			}
 			i += at + len(scheme)
-			if i >= len(line) {
-				break
+			start := i
+			for start < len(line) { // one blank, or more of them
+				c, size, _ := decodeByte(line[start:])
+				if c != ' ' && c != '+' {
+					break
+				}
+				start += size
 			}
-			c, size, _ := decodeByte(line[i:])
-			if c != ' ' && c != '+' {
+			if start == i {
 				continue
 			}
-			start := i + size
 			end := start
 			for end < len(line) && (isAlnum(line[end]) || bytes.IndexByte([]byte("-._~+/=%"), line[end]) >= 0) {
 				end++
 			}
-			if i = start; end-start >= 8 { // else it may be a scheme itself
+			i = start // a word too short to be a secret may be a scheme itself
+			if end-start >= 8 {
 				edits = append(edits, edit{from: start, to: end, text: mask})
 				i = end
 			}
