@@ -43,6 +43,31 @@ func TestLogFormatErrors(t *testing.T) {
 	}
 }
 
+// Over HTTP/2 Apache says X of clients that stayed as well.
+func TestApacheTellsWhoLeft(t *testing.T) {
+	for _, c := range []struct {
+		proto, connection string
+		left              pipeline.Tri
+	}{
+		{"HTTP/1.0", "X", pipeline.Yes}, {"HTTP/1.1", "X", pipeline.Yes}, {"HTTP/2.0", "X", pipeline.Unsaid},
+		{"HTTP/1.1", "+", pipeline.No}, {"HTTP/1.1", "-", pipeline.No}, {"HTTP/2.0", "-", pipeline.No},
+	} {
+		for logFormat, line := range map[string]string{
+			"":                    `shop.example:443 203.0.113.7 - - [28/Mar/2026:23:26:24 +0000] "GET /a ` + c.proto + `" 200 7 "-" "curl" 642 ` + c.connection,
+			`%m %U %>s %X %H`:     "GET /a 200 " + c.connection + " " + c.proto,
+			`%h "%r" %>s %X "%H"`: `203.0.113.7 "GET /a ` + c.proto + `" 200 ` + c.connection + ` "` + c.proto + `"`,
+		} {
+			f, err := New(Config{Name: "apache", LogFormat: logFormat})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if item := parse(f, line); item.Kind != pipeline.IsRecord || item.Record.Abandoned != c.left {
+				t.Errorf("%q %s: %s, left %v, not %v", logFormat, line, item.Reason, item.Record.Abandoned, c.left)
+			}
+		}
+	}
+}
+
 // Two values that nothing parts cannot be told apart; a path, its question mark and its query can, and so can what is
 // of no use.
 func TestLogFormatTellsValuesApart(t *testing.T) {
