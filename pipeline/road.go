@@ -31,8 +31,8 @@ type Work struct {
 	home *Road
 }
 
-// keptWork is how many Works a road keeps for reuse: as many as are under way at once, of up to 4 MiB each.
-const keptWork = 4
+// keptWork is how many Works a road keeps for reuse: as many as are under way at once, of up to 2 MiB each.
+const keptWork = 8
 
 // Release gives the memory back to the road.
 func (w *Work) Release() {

@@ -157,7 +157,7 @@ func (f *files) readArchive(ctx context.Context, g *generation, c *cutter) error
 	if err == nil {
 		defer r.Close()
 		if _, err = io.CopyN(io.Discard, r, g.off); err == nil {
-			err = readThrough(ctx, r, blockSize, c)
+			err = readThrough(ctx, r, readSize, c)
 		}
 	}
 	var broken putError

@@ -23,7 +23,7 @@ const (
 	followTick   = 50 * time.Millisecond
 	followStuck  = time.Second
 	followIdle   = 30 * time.Second
-	followBehind = blockSize
+	followBehind = 1 << 20 // bytes
 )
 
 // follows hands a generation that stands at its end to the library, if that is safe.

@@ -228,7 +228,7 @@ func (u *journalUnit) seriesOf(e journalEntry) *journalSeries {
 
 const (
 	journalBatch = 250 * time.Millisecond // how long an entry may wait for others
-	journalBlock = 512 << 10              // bytes; with one more entry it is still at most blockSize
+	journalBlock = readSize               // bytes; with one more entry it is still at most blockSize
 )
 
 // take takes one line of journalctl: cut is how many of its bytes are missing between line and tail.

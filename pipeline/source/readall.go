@@ -13,10 +13,10 @@ import (
 	"github.com/squall-sre/squall/pipeline"
 )
 
-// ReadAll reads r to its end in Blocks of at most 1 MiB. The last one is marked so. What cannot be read on
+// ReadAll reads r to its end in Blocks of at most 384 KiB. The last one is marked so. What cannot be read on
 // ends the stream with a Skip and is returned as the error; emit's error ends it at once.
 func ReadAll(ctx context.Context, stream *pipeline.Stream, r io.Reader, emit pipeline.Emit) error {
-	return ReadPieces(ctx, stream, r, blockSize, emit)
+	return ReadPieces(ctx, stream, r, readSize, emit)
 }
 
 // ReadPieces is ReadAll that reads at most piece bytes at once: where many files are open at a time, their Blocks must be

@@ -86,7 +86,7 @@ func (b *bucket) fetch(ctx context.Context, o *object, c *cutter) error {
 	if err == nil {
 		defer r.Close()
 		if _, err = io.CopyN(io.Discard, r, o.off); err == nil {
-			err = readThrough(ctx, r, blockSize, c)
+			err = readThrough(ctx, r, readSize, c)
 		}
 	}
 	var broken putError

@@ -101,7 +101,7 @@ type syslogLimits struct {
 }
 
 var defaultSyslogLimits = syslogLimits{
-	connections: 256, idle: time.Hour, half: 30 * time.Second, room: blockSize,
+	connections: 256, idle: time.Hour, half: 30 * time.Second, room: 1 << 20,
 }
 
 type syslog struct {

@@ -142,6 +142,9 @@ func (m *mailbox) hand(emit pipeline.Emit, last bool) error {
 	m.cut, m.dropped = 0, 0
 	m.room.Broadcast()
 	m.mu.Unlock()
+	if err := m.handWhole(emit); err != nil {
+		return err
+	}
 	b := pipeline.Block{Stream: m.stream, Data: m.handed, From: m.at, To: m.at + int64(len(m.handed)), Last: last}
 	skip := func(n int64, reason string, lost bool) {
 		b.Skips = append(b.Skips, pipeline.Skip{At: b.To, Bytes: n, Reason: reason, Lost: lost})
@@ -165,6 +168,22 @@ func (m *mailbox) hand(emit pipeline.Emit, last bool) error {
 	}
 	m.at = b.To
 	m.l.meter.count(&b)
+	return nil
+}
+
+// handWhole hands on all but the last Block of what waits.
+func (m *mailbox) handWhole(emit pipeline.Emit) error {
+	rest := m.handed
+	for len(rest) > blockSize { // each message is shorter
+		end := bytes.LastIndexByte(rest[:blockSize], '\n') + 1
+		b := pipeline.Block{Stream: m.stream, Data: rest[:end], From: m.at, To: m.at + int64(end)}
+		if err := emit(&b); err != nil {
+			return err
+		}
+		m.at, rest = b.To, rest[end:]
+		m.l.meter.count(&b)
+	}
+	m.handed = m.handed[:copy(m.handed, rest)]
 	return nil
 }
 

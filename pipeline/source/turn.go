@@ -132,7 +132,8 @@ func (f *files) readBlocks(ctx context.Context, g *generation, c *cutter) (size 
 				}
 			}
 		}
-		n, err := g.file.ReadAt(c.space(), c.next())
+		space := c.space()
+		n, err := g.file.ReadAt(space[:min(readSize, len(space))], c.next())
 		if err != nil && err != io.EOF {
 			return 0, false, readError{err}
 		}

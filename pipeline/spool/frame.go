@@ -35,10 +35,11 @@ const (
 	frameVersion = 3
 	firstVersion = 2 // is read, too: it has no anchors
 
-	frameTarget = 256 << 10 // a frame of small batches is sealed at this many bytes
-	maxBody     = 7 << 20   // bytes: a larger batch is split, so that what cannot be compressed fits a message
-	maxString   = 4 << 10   // bytes of one name; longer ones are cut
-	maxMessage  = 8 << 20   // bytes, the server's limit for a payload
+	frameTarget = 1 << 20 // a frame of small batches is sealed at this many bytes,
+	minFrames   = 8       // or at fewer, so that the spool holds this many
+	maxBody     = 7 << 20 // bytes: a larger batch is split, so that what cannot be compressed fits a message
+	maxString   = 4 << 10 // bytes of one name; longer ones are cut
+	maxMessage  = 8 << 20 // bytes, the server's limit for a payload
 
 	// The least bytes that a decoder needs for one of each; what claims more than fits is refused unread.
 	minEntryBytes = 12

@@ -3,7 +3,7 @@ package spool
 import "time"
 
 // freshBytes is how much of what was stored last stays in memory, bytes before compression.
-const freshBytes = 4 << 20
+const freshBytes = 16 << 20
 
 // fresh holds the messages that were stored last. A consumer that keeps up takes them from here: reading them from the
 // store again costs as much as storing them. The spool's lock guards it.

@@ -17,7 +17,7 @@ func TestFreshMessagesAreTheStoredOnes(t *testing.T) {
 	defer c.Close()
 	var want, got []*pipeline.Batch
 	memory, at := 0, int64(0)
-	for _, together := range []int{1, 1, 60, 3, 1} { // 60 are more than is kept in memory
+	for _, together := range []int{1, 1, 200, 3, 1} { // 200 are more than is kept in memory
 		for range together {
 			b := batch("access", at, 1000)
 			at, want = b.To, append(want, b)

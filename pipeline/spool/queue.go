@@ -25,8 +25,9 @@ const (
 
 // A queue holds frames in memory until they are stored. Many goroutines put, one takes.
 type queue struct {
-	now   func() time.Time
-	limit int64 // bytes
+	now    func() time.Time
+	limit  int64 // bytes
+	target int   // bytes at which a frame is full
 
 	mu         sync.Mutex
 	size       int64 // bytes of all frames that are not stored yet
@@ -45,7 +46,7 @@ const maxReuse = 4 << 20 // bytes of a frame whose memory is kept
 func (q *queue) reuse() []byte {
 	n := len(q.free)
 	if n == 0 {
-		return make([]byte, 0, frameTarget+frameTarget/4)
+		return make([]byte, 0, q.target+q.target/4)
 	}
 	b := q.free[n-1]
 	q.free = q.free[:n-1]
@@ -68,8 +69,8 @@ func (q *queue) recycle(bodies ...[]byte) {
 	}
 }
 
-func newQueue(limit int64, now func() time.Time) *queue {
-	return &queue{now: now, limit: limit, moved: make(chan struct{}), filled: make(chan struct{}, 1)}
+func newQueue(limit int64, target int, now func() time.Time) *queue {
+	return &queue{now: now, limit: limit, target: target, moved: make(chan struct{}), filled: make(chan struct{}, 1)}
 }
 
 // put copies b into the queue. It waits for room while the store makes progress.
@@ -123,7 +124,7 @@ func (q *queue) add(b *pipeline.Batch, size int) {
 		sum += n
 	}
 	q.encode(b, first, len(b.Entries), false)
-	if len(q.open.body) >= frameTarget {
+	if len(q.open.body) >= q.target {
 		q.seal()
 	}
 	q.wake()

@@ -100,7 +100,7 @@ func Open(ctx context.Context, cfg Config) (*Spool, error) {
 		return nil, err
 	}
 	s := &Spool{
-		cfg: cfg, queue: newQueue(cfg.QueueBytes, cfg.Now),
+		cfg: cfg, queue: newQueue(cfg.QueueBytes, int(min(frameTarget, cfg.MaxBytes/minFrames)), cfg.Now),
 		positions: newPositions(), stored: make(chan struct{}), done: make(chan struct{}),
 		disk: newDisk(cfg.Dir, cfg.MinFree), consumers: map[string]*Consumer{},
 	}
@@ -110,7 +110,7 @@ func Open(ctx context.Context, cfg Config) (*Spool, error) {
 	}
 	s.m = newMetrics(cfg.Registerer, s.waiting)
 	enc, encErr := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
-		zstd.WithWindowSize(4*frameTarget)) // it keeps twice as much in memory; the most that a frame mostly has is one
+		zstd.WithWindowSize(frameTarget)) // it keeps twice as much in memory
 	if encErr != nil {
 		return nil, errors.Join(fmt.Errorf("make a zstd encoder: %w", encErr), s.leave())
 	}

@@ -35,7 +35,7 @@ func fill(t *testing.T, q *queue) {
 
 func TestAppendWaitsForASlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(4<<20, time.Now)
+		q := newQueue(4<<20, 256<<10, time.Now)
 		fill(t, q)
 		q.flush()
 		go slowly(q, 25, 1900*time.Millisecond)
@@ -53,7 +53,7 @@ func TestAppendWaitsForASlowStore(t *testing.T) {
 
 func TestAppendRefusesAtOnceWhenTheStoreStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(4<<20, time.Now)
+		q := newQueue(4<<20, 256<<10, time.Now)
 		fill(t, q)
 		begin := time.Now()
 		if _, err := q.put(batch("a", 0, 2000), always); !errors.Is(err, ErrStalled) {
@@ -84,7 +84,7 @@ func TestAppendRefusesAtOnceWhenTheStoreStands(t *testing.T) {
 
 func TestCloseEndsAWaitingAppend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(4<<20, time.Now)
+		q := newQueue(4<<20, 256<<10, time.Now)
 		fill(t, q)
 		ended := make(chan error, 1)
 		go func() { _, err := q.put(batch("a", 0, 2000), always); ended <- err }()
