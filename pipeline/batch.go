@@ -54,7 +54,8 @@ type Store interface {
 	Append(b *Batch) error
 }
 
-// A Delivery is one message of a store, on its way to where lines are shipped. It may be kept.
+// A Delivery is one message of a store, on its way to where lines are shipped. Its batches hold
+// until the next call of Next.
 type Delivery struct {
 	Sequence uint64    // its place in the store
 	Stored   time.Time // when it was stored

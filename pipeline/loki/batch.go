@@ -35,6 +35,8 @@ type load struct {
 	left  int // lines that are not dealt with
 	last  *pipeline.Delivery
 	index map[string]*part
+	texts []*text        // of its deliveries
+	lists [][]push.Entry // of its parts, once it is cut
 
 	shipped int
 	refused map[string]int // by reason
@@ -46,7 +48,8 @@ func newLoad() *load { return &load{index: map[string]*part{}, refused: map[stri
 // comes in other company, and what is sent again must be the same.
 func (l *load) add(lab *labeler, plain, backlog bool, d *pipeline.Delivery) {
 	l.last = d
-	text := textOf(d)
+	text := lab.free.textOf(d, len(lab.metadata))
+	l.texts = append(l.texts, text)
 	begun := map[*part]int{} // where the delivery begins in each part
 	for _, b := range d.Batches {
 		var p *part // that of the line before: most have the same site
@@ -59,7 +62,7 @@ func (l *load) add(lab *labeler, plain, backlog bool, d *pipeline.Delivery) {
 				entry = withoutMetadata(entry)
 			}
 			if i == 0 || e.Site != b.Entries[i-1].Site {
-				p = l.part(lab.set(b.Stream, e.Site, backlog))
+				p = l.part(lab.set(b.Stream, e.Site, backlog), lab)
 				if _, ok := begun[p]; !ok {
 					begun[p] = len(p.entries)
 				}
@@ -76,14 +79,26 @@ func (l *load) add(lab *labeler, plain, backlog bool, d *pipeline.Delivery) {
 	}
 }
 
-func (l *load) part(labels string) *part {
+func (l *load) part(labels string, lab *labeler) *part {
 	p := l.index[labels]
 	if p == nil {
-		p = &part{labels: labels}
+		p = &part{labels: labels, entries: lab.free.entries.take(0)}
 		l.index[labels] = p
 		l.parts = append(l.parts, p)
 	}
 	return p
+}
+
+// release gives the memory back of a load that is dealt with: none of its lines is sent or looked at again.
+func (l *load) release(lab *labeler) {
+	for _, t := range l.texts {
+		lab.free.written.give(t.written)
+		lab.free.pairs.give(t.pairs)
+	}
+	for _, list := range l.lists {
+		lab.free.entries.give(list)
+	}
+	l.texts, l.lists, l.parts, l.index = nil, nil, nil, nil
 }
 
 // sortByTime keeps the order of what has the same time. Mostly there is nothing to do.
@@ -143,6 +158,7 @@ func (l *load) cut(size int, alone func(*part) bool) []*batch {
 	}
 	for _, p := range l.parts {
 		sortByTime(p.entries)
+		l.lists = append(l.lists, p.entries)
 		own := alone(p)
 		for len(p.entries) > 0 {
 			n, bytes := 0, len(p.labels)

@@ -107,7 +107,7 @@ type labeler struct {
 	metadata []metadatum // sorted by name
 	cache    map[cacheKey]string
 	sets     map[string]struct{}
-	spare    push.LabelsAdapter // of the lines to come
+	free     memory
 }
 
 type metadatum struct {
@@ -253,10 +253,7 @@ func cut(s string, n int) string {
 
 // pairs gives the metadata of a line.
 func (l *labeler) pairs(t *text, s *pipeline.Stream, e *pipeline.Entry) push.LabelsAdapter {
-	if cap(l.spare)-len(l.spare) < len(l.metadata) {
-		l.spare = make(push.LabelsAdapter, 0, 256*len(l.metadata))
-	}
-	from := len(l.spare)
+	from := len(t.pairs)
 	for i := range l.metadata {
 		m := &l.metadata[i]
 		v := m.value(t, s, e)
@@ -266,39 +263,7 @@ func (l *labeler) pairs(t *text, s *pipeline.Stream, e *pipeline.Entry) push.Lab
 		if !utf8.ValidString(v) {
 			v = strings.ToValidUTF8(v, "\uFFFD")
 		}
-		l.spare = append(l.spare, push.LabelAdapter{Name: m.name, Value: cut(v, maxLabelValue)})
+		t.pairs = append(t.pairs, push.LabelAdapter{Name: m.name, Value: cut(v, maxLabelValue)})
 	}
-	return l.spare[from:len(l.spare):len(l.spare)]
-}
-
-// A text is the memory of what the lines of one delivery are sent as: one piece, not one for each line and number.
-type text struct{ strings.Builder }
-
-// textOf makes room for a delivery.
-func textOf(d *pipeline.Delivery) *text {
-	const beside = 24 // bytes of a line's method, status and time
-	size := 0
-	for _, b := range d.Batches {
-		for i := range b.Entries {
-			size += len(b.Entries[i].Line) + beside
-		}
-	}
-	t := &text{}
-	t.Grow(size)
-	return t
-}
-
-// keep gives b as a string.
-func (t *text) keep(b []byte) string {
-	from := t.Len()
-	t.Write(b)
-	return t.String()[from:]
-}
-
-// line gives a line as Loki takes it.
-func (t *text) line(b []byte) string {
-	if !utf8.Valid(b) {
-		b = bytes.ToValidUTF8(b, []byte("\uFFFD"))
-	}
-	return cut(t.keep(b), pipeline.MaxLine)
+	return t.pairs[from:len(t.pairs):len(t.pairs)]
 }

@@ -138,6 +138,7 @@ func (s *Shipper) settle(ctx context.Context, n *lane) error {
 		for reason, lines := range last.refused {
 			s.m.refused.WithLabelValues(reason).Add(float64(lines))
 		}
+		last.release(s.labeler)
 	}
 	if last == nil {
 		return nil

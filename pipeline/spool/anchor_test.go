@@ -51,7 +51,7 @@ func TestAnchorsSurviveARestart(t *testing.T) {
 func TestVersionWithoutAnchors(t *testing.T) {
 	_, msg := encode(t, batch("a", 0, 3))
 	msg[2] = firstVersion
-	dec, err := newDecoder()
+	dec, err := newDecoder(false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package spool
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -35,6 +34,7 @@ type Consumer struct {
 	name    string
 	kv      *KV
 	dec     *decoder
+	lent    []byte // the queue's memory that the last delivery lies in
 	next    uint64 // the message to be read next, of the store's epoch
 	epoch   int
 	parent  *Consumer // of a backlog
@@ -58,7 +58,7 @@ type sent struct {
 // Consumer opens the consumer of that name. A new one begins with the oldest stored message. It takes the place of
 // one of the same name that was opened before. While it is not known what is stored, it waits in Next.
 func (s *Spool) Consumer(ctx context.Context, name string) (*Consumer, error) {
-	dec, err := newDecoder()
+	dec, err := newDecoder(true)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (c *Consumer) load(ctx context.Context) error {
 	stored := acked
 	var b *Consumer
 	if from, to := readPlaces(rest); from.lines < to.lines {
-		dec, err := newDecoder()
+		dec, err := newDecoder(true)
 		if err != nil {
 			return err
 		}
@@ -156,6 +156,10 @@ func (s *Spool) oldest(ctx context.Context) (place, error) {
 // Next returns the message after the one that it returned last, and waits for it. After Open that is the first
 // one that was not acknowledged. A backlog ends with io.EOF.
 func (c *Consumer) Next(ctx context.Context) (*pipeline.Delivery, error) {
+	if c.lent != nil {
+		c.s.queue.recycle(c.lent)
+		c.lent = nil
+	}
 	for {
 		v := c.s.current()
 		if c.unread && v.st != nil {
@@ -299,8 +303,8 @@ func (c *Consumer) message(ctx context.Context) (seq uint64, stored time.Time, h
 	}
 	c.s.mu.Unlock()
 	if ok {
-		batches, err = readBody(bytes.Clone(m.body))
-		c.s.queue.recycle(m.body)
+		c.lent = m.body
+		batches, err = c.dec.batches(m.head, m.body)
 		return m.seq, m.at, m.head, batches, err
 	}
 	msg, err := c.s.message(ctx, c.next)
@@ -369,7 +373,7 @@ func (c *Consumer) Fork(ctx context.Context) error {
 	if c.unread || c.place().lines >= v.total.lines {
 		return nil // nothing lies behind
 	}
-	dec, err := newDecoder()
+	dec, err := newDecoder(true)
 	if err != nil {
 		return err
 	}

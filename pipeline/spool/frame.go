@@ -283,34 +283,53 @@ func readHead(msg []byte) (head, error) {
 // through is what was stored with the message and before it.
 func (h *head) through() place { return place{h.before.lines + h.entries, h.before.bytes + h.bytes} }
 
-// A decoder reads messages. What it returns points into memory of its own for each message, so it may be kept.
-// It belongs to one goroutine.
-type decoder struct{ zstd *zstd.Decoder }
+// A decoder reads messages. It belongs to one goroutine.
+type decoder struct {
+	zstd *zstd.Decoder
+	// reuse tells that what it returns holds until it is asked again. Else each message has memory of its own, and may be
+	// kept.
+	reuse   bool
+	body    []byte
+	entries []pipeline.Entry
+}
 
-func newDecoder() (*decoder, error) {
+func newDecoder(reuse bool) (*decoder, error) {
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxMessage))
 	if err != nil {
 		return nil, fmt.Errorf("make a zstd decoder: %w", err)
 	}
-	return &decoder{z}, nil
+	return &decoder{zstd: z, reuse: reuse}, nil
 }
 
 func (d *decoder) close() { d.zstd.Close() }
 
 func (d *decoder) decode(h head) ([]*pipeline.Batch, error) {
-	body, err := d.zstd.DecodeAll(h.body, make([]byte, 0, h.size))
+	room := d.body[:0]
+	if !d.reuse || uint64(cap(room)) < h.size {
+		room = make([]byte, 0, h.size)
+	}
+	body, err := d.zstd.DecodeAll(h.body, room)
 	if err != nil {
 		return nil, fmt.Errorf("decompress a spool message: %w", err)
 	}
 	if uint64(len(body)) != h.size {
 		return nil, errFrame
 	}
-	return readBody(body)
+	if d.reuse {
+		d.body = body
+	}
+	return d.batches(h, body)
 }
 
-// readBody gives the batches of a body, which point into it.
-func readBody(body []byte) ([]*pipeline.Batch, error) {
+// batches gives those of a body, which point into it.
+func (d *decoder) batches(h head, body []byte) ([]*pipeline.Batch, error) {
 	r := reader{b: body}
+	if d.reuse {
+		if n := int(min(h.entries, int64(len(body)/minEntryBytes))); n > cap(d.entries) {
+			d.entries = make([]pipeline.Entry, n)
+		}
+		r.room = d.entries[:cap(d.entries)]
+	}
 	var batches []*pipeline.Batch
 	for len(r.b) > 0 && !r.bad {
 		batches = append(batches, r.batch())
@@ -324,6 +343,7 @@ func readBody(body []byte) ([]*pipeline.Batch, error) {
 // A reader takes a body apart. After the first fault everything reads as zero and bad is set.
 type reader struct {
 	b       []byte
+	room    []pipeline.Entry // for those to come; where it is too small they get their own
 	strings []string
 	streams []*pipeline.Stream
 	method  struct { // the last one
@@ -448,7 +468,7 @@ func (r *reader) batch() *pipeline.Batch {
 		}
 	}
 	if n := r.count(minEntryBytes); n > 0 {
-		b.Entries = make([]pipeline.Entry, n)
+		b.Entries = r.entries(n)
 		last := int64(0)
 		for i := 0; i < n && !r.bad; i++ {
 			r.entry(&b.Entries[i], last)
@@ -456,6 +476,17 @@ func (r *reader) batch() *pipeline.Batch {
 		}
 	}
 	return b
+}
+
+// entries makes room for n.
+func (r *reader) entries(n int) []pipeline.Entry {
+	if n > len(r.room) {
+		return make([]pipeline.Entry, n)
+	}
+	list := r.room[:n:n]
+	r.room = r.room[n:]
+	clear(list)
+	return list
 }
 
 func (r *reader) entry(e *pipeline.Entry, last int64) {

@@ -28,7 +28,7 @@ func FuzzMessage(f *testing.F) {
 	f.Add(msg)
 	f.Add([]byte("SQ\x01"))
 	f.Add([]byte("SQ\x01\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
-	dec, err := newDecoder()
+	dec, err := newDecoder(false)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func FuzzBody(f *testing.F) {
 
 func TestTornMessageIsAnError(t *testing.T) {
 	_, msg := encode(t, batch("a", 0, 50))
-	dec, err := newDecoder()
+	dec, err := newDecoder(false)
 	if err != nil {
 		t.Fatal(err)
 	}

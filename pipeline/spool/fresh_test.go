@@ -1,7 +1,9 @@
 package spool
 
 import (
+	"bytes"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/squall-sre/squall/pipeline"
@@ -34,7 +36,7 @@ func TestFreshMessagesAreTheStoredOnes(t *testing.T) {
 				t.Fatal(err)
 			}
 			memory += before - len(s.fresh.list)
-			n, got = n+len(d.Batches), append(got, d.Batches...)
+			n, got = n+len(d.Batches), append(got, lasting(d)...)
 		}
 	}
 	if !reflect.DeepEqual(want, got) {
@@ -45,5 +47,42 @@ func TestFreshMessagesAreTheStoredOnes(t *testing.T) {
 	}
 	if memory < 6 || memory >= len(want) {
 		t.Errorf("%d of %d messages came from memory", memory, len(want))
+	}
+}
+
+// lasting gives a delivery's batches, which hold no longer than to the next one, in memory of their own.
+func lasting(d *pipeline.Delivery) (batches []*pipeline.Batch) {
+	for _, b := range d.Batches {
+		c := *b
+		c.Entries = slices.Clone(b.Entries)
+		for i := range c.Entries {
+			c.Entries[i].Line = bytes.Clone(c.Entries[i].Line)
+		}
+		batches = append(batches, &c)
+	}
+	return batches
+}
+
+// Who is away while little comes costs no more memory than what was stored, however large the frames could have been.
+func TestFreshMessagesOfATrickleAreSmall(t *testing.T) {
+	s := open(t, Config{})
+	c, err := s.Consumer(t.Context(), "loki")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	at := int64(0)
+	for range 100 {
+		b := batch("access", at, 10)
+		at = b.To
+		mustAppend(t, s, b)
+		flush(t, s)
+	}
+	held := 0
+	for _, m := range s.fresh.list {
+		held += cap(m.body)
+	}
+	if len(s.fresh.list) != 100 || held > 4*s.fresh.bytes {
+		t.Errorf("%d messages of %d bytes are held in %d", len(s.fresh.list), s.fresh.bytes, held)
 	}
 }

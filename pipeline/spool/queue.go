@@ -41,7 +41,10 @@ type queue struct {
 	free       [][]byte // memory of stored frames
 }
 
-const maxReuse = 4 << 20 // bytes of a frame whose memory is kept
+const (
+	maxReuse = 4 << 20    // bytes of a frame whose memory is kept
+	maxFree  = 2 * window // frames whose memory is kept: those on their way, and as many that consumers have just read
+)
 
 func (q *queue) reuse() []byte {
 	n := len(q.free)
@@ -55,7 +58,7 @@ func (q *queue) reuse() []byte {
 
 // keep keeps the memory of a frame for another. mu is held.
 func (q *queue) keep(body []byte) {
-	if len(q.free) < window && cap(body) <= maxReuse {
+	if len(q.free) < maxFree && cap(body) >= q.target && cap(body) <= maxReuse {
 		q.free = append(q.free, body)
 	}
 }

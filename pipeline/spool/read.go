@@ -30,7 +30,7 @@ const skew = 10 * time.Minute
 // stored when Read is called. Batches hold as long as they are referred to. An error of fn ends Read and is
 // returned. Messages that cannot be read are passed over.
 func (s *Spool) Read(ctx context.Context, from Range, fn func(*pipeline.Batch) error) error {
-	dec, err := newDecoder()
+	dec, err := newDecoder(false)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (s *Spool) message(ctx context.Context, seq uint64) (*jetstream.RawStreamMs
 
 // restore learns the positions: the newest checkpoint that the stored lines cover, and what was stored after it.
 func (s *Spool) restore(ctx context.Context, st *store) error {
-	dec, err := newDecoder()
+	dec, err := newDecoder(false)
 	if err != nil {
 		return err
 	}

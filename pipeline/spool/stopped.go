@@ -108,7 +108,7 @@ func (s *Stopped) Unused() error {
 // Read hands every message to fn, in the order in which they were stored. An error of fn ends it and is returned. What
 // is damaged is passed over: the errors that tell of it are returned at the end, joined.
 func (s *Stopped) Read(ctx context.Context, fn func(*Stored) error) error {
-	dec, err := newDecoder()
+	dec, err := newDecoder(false)
 	if err != nil {
 		return err
 	}

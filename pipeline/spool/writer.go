@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -167,8 +168,12 @@ func (w *writer) commit(seq uint64) {
 	}
 	kept := len(s.consumers) == 0
 	var old [][]byte
-	if p.f.lent = !kept; p.f.lent {
-		old = s.fresh.add(freshMessage{seq, now, p.f.head(p.before), p.f.body})
+	if p.f.lent = !kept; !kept {
+		body := p.f.body
+		if 2*len(body) < cap(body) { // of a trickle a consumer that is away would hold many times what was stored
+			body, p.f.lent = bytes.Clone(body), false
+		}
+		old = s.fresh.add(freshMessage{seq, now, p.f.head(p.before), body})
 	}
 	s.signal()
 	s.mu.Unlock()
