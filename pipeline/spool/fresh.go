@@ -2,14 +2,20 @@ package spool
 
 import "time"
 
-// freshBytes is how much of what was stored last stays in memory, bytes before compression.
-const freshBytes = 16 << 20
+// What of the last stored stays in memory, bytes before compression: as much as comes while a push of the shipper is under
+// way. For a consumer that is farther behind it would be of no use; it finds little when it has caught up.
+const (
+	freshBytes  = 16 << 20
+	behindBytes = 4 << 20
+)
 
 // fresh holds the messages that were stored last. A consumer that keeps up takes them from here: reading them from the
-// store again costs as much as storing them. The spool's lock guards it.
+// store again costs as much as storing them, and the store holds what was read in memory for seconds. The spool's lock
+// guards it.
 type fresh struct {
-	list  []freshMessage // in order of their sequences
-	bytes int
+	list   []freshMessage // in order of their sequences
+	bytes  int
+	behind bool // the message that was asked for last had gone
 }
 
 type freshMessage struct {
@@ -23,7 +29,11 @@ type freshMessage struct {
 func (f *fresh) add(m freshMessage) (old [][]byte) {
 	f.list = append(f.list, m)
 	f.bytes += len(m.body)
-	for f.bytes > freshBytes {
+	limit := freshBytes
+	if f.behind {
+		limit = behindBytes
+	}
+	for f.bytes > limit {
 		old = append(old, f.list[0].body)
 		f.drop(1)
 	}
@@ -36,9 +46,11 @@ func (f *fresh) take(seq uint64) (m freshMessage, ok bool) {
 		if f.list[i].seq == seq {
 			m = f.list[i]
 			f.drop(i + 1)
+			f.behind = false
 			return m, true
 		}
 	}
+	f.behind = len(f.list) > 0 && f.list[0].seq > seq
 	return m, false
 }
 
