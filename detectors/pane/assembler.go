@@ -28,6 +28,8 @@ type Config struct {
 
 	// Reclaim is after how many ns a site takes a worker back from a stuck request. nil: 60 s for all.
 	Reclaim func(site string) time.Duration
+
+	kept int // cells of a closed pane: see keptOf
 }
 
 // exactFactor is how many times more keys a Top holds while its pane is open, and a merge may list, than are
@@ -38,10 +40,17 @@ const exactFactor = 4
 // that their number of cells, over all sites and beside those of the route Other, is what bounds the memory. What a
 // detector could speak of is never among the lightest of so many.
 const (
-	keptCells = 1024
+	keptCells = 1024 // of ten seconds,
+	leastKept = 256  // and fewer of less, but so many
 	keptTop   = 4096 // agents, and clients, of a pane over all its sites,
 	minTop    = 16   // but so many of each site
 )
+
+// keptOf is how many cells are kept of a closed pane, or of the merge of some, of that length in ns. Of short panes there
+// are as many more as they are shorter.
+func keptOf(length int64) int {
+	return int(max(leastKept, min(keptCells, keptCells*length/int64(10*time.Second))))
+}
 
 func (c *Config) fill() {
 	for _, d := range []struct {
@@ -62,6 +71,7 @@ func (c *Config) fill() {
 			*d.v = *d.def
 		}
 	}
+	c.kept = keptOf(int64(c.Pane))
 	if c.Reclaim == nil {
 		c.Reclaim = func(string) time.Duration { return time.Minute }
 	}
@@ -302,7 +312,7 @@ func (a *Assembler) finish(p *Pane, heard []uint64) *Pane {
 func (p *Pane) bound(cfg *Config) {
 	p.cutEvents(cfg.MaxEvents)
 	p.Fold(cfg.MaxSites, cfg.MaxCells)
-	p.foldAll(keptCells)
+	p.foldAll(cfg.kept)
 }
 
 // shorten cuts the lists of agents and clients to what is kept of them.

@@ -110,7 +110,7 @@ func (a *Assembler) newSlot(o *openPane, at place, s *slot) (_ *slot, own bool) 
 	}
 	own = true
 	if cell == nil && o.cells >= a.cfg.MaxPaneCells && !o.full { // the light ones go: a storm that begins late finds a place
-		p.foldAll(keptCells)
+		p.foldAll(a.cfg.kept)
 		o.recount(&a.cfg)
 		o.full = o.cells > a.cfg.MaxPaneCells/2 // many sites, each with its Other: else every line would fold
 		if site != nil {

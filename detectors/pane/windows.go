@@ -76,7 +76,7 @@ func (w *Windows) run(r run) *Pane {
 		}
 	}
 	if len(halves) > 0 {
-		p = mergeAll(r.start, r.start+2*half, halves, &cellsLater{fresh: &windowCells{}, kept: keptCells})
+		p = mergeAll(r.start, r.start+2*half, halves, &cellsLater{fresh: &windowCells{}, kept: keptOf(2 * half)})
 		w.merges += len(halves)
 	}
 	w.runs[r] = p
