@@ -45,7 +45,7 @@ func boundMemory(log *zap.Logger, soft int64) {
 // The collector's GOGC of a replay, and of an aggregator, when nobody sets it. What is alive is small beside the panes that
 // are made and thrown away by the thousand.
 const (
-	replayCollector    = 130
+	replayCollector    = 110
 	aggregateCollector = 200
 )
 
