@@ -66,3 +66,13 @@ func TestViewsLeaveThePanesAlone(t *testing.T) {
 		t.Error("views changed their panes")
 	}
 }
+
+func TestShortPanesKeepFewerCells(t *testing.T) {
+	for length, want := range map[time.Duration]int{
+		time.Millisecond: 256, time.Second: 256, 5 * time.Second: 512, 10 * time.Second: 1024, time.Minute: 1024, 1000 * time.Hour: 1024,
+	} {
+		if got := keptOf(int64(length)); got != want {
+			t.Errorf("%s: %d cells are kept, not %d", length, got, want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package loki
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,6 +45,34 @@ func TestNoAllocationPerShippedLine(t *testing.T) {
 	})
 	if perLine := allocations / float64(lines); perLine > 0.1 {
 		t.Errorf("%.2f allocations a line", perLine)
+	}
+}
+
+// Loads that are dealt with give their memory to the next: what a line costs anew is its part of the push, which is
+// small.
+func TestShippedLinesUseMemoryAgain(t *testing.T) {
+	c := DefaultConfig()
+	lab, enc, d := newLabeler(&c), encoder{}, delivered(800, 1e18)
+	const loads = 50
+	round := func() {
+		l := newLoad()
+		l.add(lab, false, false, d)
+		for _, b := range l.cut(1<<20, func(*part) bool { return false }) {
+			if _, err := enc.encode(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.release(lab)
+	}
+	round()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range loads {
+		round()
+	}
+	runtime.ReadMemStats(&after)
+	if perLine := (after.TotalAlloc - before.TotalAlloc) / (loads * 800); perLine > 150 {
+		t.Errorf("%d bytes a line", perLine)
 	}
 }
 
