@@ -70,32 +70,43 @@ func (l *listener) hear(p *pane.Pane, keep int64) {
 	if p.Jump {
 		l.sources = map[string]*listening{}
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.Heard)) {
-		s := l.sources[name]
-		if s == nil {
-			if len(l.sources) >= maxListened {
-				continue
-			}
-			s = &listening{}
-			l.sources[name] = s
-		}
-		s.Ended = 0
-		if h := p.Heard[name]; h.Records > 0 {
-			l.told(name, s, h, p.Start)
-		} else {
-			s.miss(p.Start)
-		}
-	}
+	l.admit(p.Heard)
 	for name, s := range l.sources {
-		if p.Heard[name] == nil {
+		h := p.Heard[name]
+		switch {
+		case h == nil:
 			s.miss(p.Start)
 			s.Ended++
+			continue
+		case h.Records > 0:
+			l.told(name, s, h, p.Start)
+		default:
+			s.miss(p.Start)
 		}
+		s.Ended = 0
 	}
+	slices.SortFunc(l.over, compareSilences)
 	maps.DeleteFunc(l.sources, func(_ string, s *listening) bool {
 		return s.Ended > endedPanes || s.Ended > 0 && (s.Panes < leastPanes || l.succeeded(s, p.End-p.Start))
 	})
 	l.over = slices.DeleteFunc(l.over, func(s Silence) bool { return s.To <= p.End-keep })
+}
+
+// admit notes the sources that are new, the first of them by name where they are too many.
+func (l *listener) admit(heard map[string]*pane.Heard) {
+	if len(l.sources) >= maxListened {
+		return
+	}
+	var fresh []string
+	for name := range heard {
+		if l.sources[name] == nil {
+			fresh = append(fresh, name)
+		}
+	}
+	slices.Sort(fresh)
+	for _, name := range fresh[:min(len(fresh), maxListened-len(l.sources))] {
+		l.sources[name] = &listening{}
+	}
 }
 
 // miss takes a pane in which the source told of nothing.
@@ -178,8 +189,10 @@ func (l *listener) silences() []Silence {
 			out = append(out, Silence{name, s.Sites, s.From, 0})
 		}
 	}
-	slices.SortFunc(out, func(a, b Silence) int {
-		return cmp.Or(strings.Compare(a.Source, b.Source), cmp.Compare(a.From, b.From))
-	})
+	slices.SortFunc(out, compareSilences)
 	return out
+}
+
+func compareSilences(a, b Silence) int {
+	return cmp.Or(strings.Compare(a.Source, b.Source), cmp.Compare(a.From, b.From))
 }

@@ -276,11 +276,15 @@ func (t *tally) see(at int64) {
 
 // listen adds up what each log told, and notes where one was silent.
 func (t *tally) listen(res *detectors.Result) {
-	for name, h := range res.Heard {
-		if t.heard[name] == nil && len(t.heard) < maxGaps {
-			t.heard[name] = &heard{Source: name}
+	if len(t.heard) < maxGaps {
+		for _, name := range slices.Sorted(maps.Keys(res.Heard)) {
+			if t.heard[name] == nil && len(t.heard) < maxGaps {
+				t.heard[name] = &heard{Source: name}
+			}
 		}
-		if x := t.heard[name]; x != nil {
+	}
+	for name, x := range t.heard {
+		if h := res.Heard[name]; h != nil {
 			x.Requests += h.Records
 		}
 	}

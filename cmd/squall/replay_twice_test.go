@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"testing"
+
+	"github.com/squall-sre/squall/detectors"
+	"github.com/squall-sre/squall/detectors/pane"
 )
 
 // Logs that begin and end alike and have one length are two, whatever is between differs; the same bytes are one, packed
@@ -25,4 +28,20 @@ func TestWhatIsTheSameObject(t *testing.T) {
 	}
 	v := replayed(t, append([]string{"--format", "nginx_combined", "--site", "x.example"}, paths...)...)
 	check(t, "lines of a, b and f", v.summary.Lines, uint64(3*4000))
+}
+
+// Of more logs than a summary lists it lists the same ones each time: the first by name.
+func TestSummaryListsTheFirstLogs(t *testing.T) {
+	all := &tally{heard: map[string]*heard{}}
+	res := &detectors.Result{Heard: map[string]*pane.Heard{}}
+	for i := range 3 * maxGaps {
+		res.Heard[fmt.Sprintf("access-%03d.log", i)] = &pane.Heard{Records: 2}
+	}
+	for range 5 {
+		all.listen(res)
+	}
+	list := all.sources()
+	if len(list) != maxGaps || list[0].Source != "access-000.log" || list[maxGaps-1].Source != "access-099.log" || list[7].Requests != 10 {
+		t.Errorf("%d logs: %v", len(list), list)
+	}
 }

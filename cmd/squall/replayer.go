@@ -295,6 +295,9 @@ func (c countedReader) Read(p []byte) (int, error) {
 // peekBytes is how much of a file is read to learn when it begins and what it is.
 const peekBytes = 64 << 10
 
+// peekPiece is how much of that is parsed at once, until a line has a time: mostly the first has.
+const peekPiece = 4 << 10
+
 // lateDelivery is how far out of order the objects of clouds are: one of five minutes holds the lines of many nodes.
 const lateDelivery = 10 * time.Minute
 
@@ -425,19 +428,22 @@ func (r *replayer) peekInto(ctx context.Context, t *track, head []byte) error {
 	road := pipeline.NewRoad(pipeline.RoadConfig{
 		Input: t.path, Open: o.open, Enricher: r.chain.For(r.site),
 		Take: func(w *pipeline.Work) error {
-			failed = failedLine(w.Items)
+			if failed == nil {
+				failed = bytes.Clone(failedLine(w.Items))
+			}
 			r.edge = r.edge || slices.ContainsFunc(w.Items, func(it pipeline.Item) bool { return it.Record.Edge })
 			for i := range w.Items {
 				if at := w.Items[i].Time; at != 0 {
 					t.first = at
-					break
+					return errPeeked
 				}
 			}
-			return errPeeked
+			w.Release()
+			return nil
 		},
 	})
 	stream := &pipeline.Stream{Input: t.path, ID: t.path, Path: t.path}
-	err := source.ReadPieces(ctx, stream, bytes.NewReader(head), peekBytes, road.Emit)
+	err := source.ReadPieces(ctx, stream, bytes.NewReader(head), peekPiece, road.Emit)
 	if err != nil && !errors.Is(err, errPeeked) {
 		return err
 	}

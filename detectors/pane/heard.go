@@ -34,22 +34,24 @@ func (o *openPane) hear(teller int, s *Site) {
 
 // listen fills in which tellers were open in a pane, and what they told.
 func (a *Assembler) listen(p *Pane, heard []uint64) {
-	p.Heard = map[string]*Heard{}
+	told := make([]Heard, len(a.tellers)) // in one piece: there may be thousands, and mostly they tell of little
+	p.Heard = make(map[string]*Heard, len(told))
 	for i := range a.tellers {
 		if t := &a.tellers[i]; t.name != "" && (t.awaited > 0 || t.last >= p.Start) {
-			p.Heard[t.name] = &Heard{}
+			p.Heard[t.name] = &told[i]
 		}
 	}
 	for i := range a.marks.clocks {
 		if c := &a.marks.clocks[i]; !c.done && a.tellers[c.teller].name != "" {
-			p.Heard[a.tellers[c.teller].name] = &Heard{}
+			p.Heard[a.tellers[c.teller].name] = &told[c.teller]
 		}
 	}
 	for i, n := range heard {
 		if n == 0 || a.tellers[i].name == "" {
 			continue
 		}
-		h := &Heard{Records: n}
+		h := &told[i]
+		h.Records = n
 		for _, name := range p.SiteNames() {
 			if p.Sites[name].tellers>>(uint(i)%64)&1 == 1 {
 				h.Sites = append(h.Sites, name)

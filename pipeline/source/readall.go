@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/squall-sre/squall/pipeline"
 )
@@ -22,7 +23,8 @@ func ReadAll(ctx context.Context, stream *pipeline.Stream, r io.Reader, emit pip
 // ReadPieces is ReadAll that reads at most piece bytes at once: where many files are open at a time, their Blocks must be
 // small. A longer line makes a longer Block all the same.
 func ReadPieces(ctx context.Context, stream *pipeline.Stream, r io.Reader, piece int, emit pipeline.Emit) error {
-	c := &cutter{buf: make([]byte, 0, min(piece+pipeline.MaxLine, blockSize))} // a half line, and the piece that may end it
+	c := cutters.Get().(*cutter)
+	defer func() { c.reset(nil, 0, nil); cutters.Put(c) }()
 	c.reset(stream, 0, emit)
 	err := readThrough(ctx, r, piece, c)
 	var broken putError
@@ -39,6 +41,9 @@ func ReadPieces(ctx context.Context, stream *pipeline.Stream, r io.Reader, piece
 	}
 	return fmt.Errorf("read %s: %w", stream.Path, err)
 }
+
+// cutters are used again: where files are many and small their memory would cost more than their lines.
+var cutters = sync.Pool{New: func() any { return newCutter() }}
 
 // putError marks the error of emit among those of reading.
 type putError struct{ error }
