@@ -2,13 +2,17 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"math"
 	"os"
 	"path"
 	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -22,12 +26,19 @@ const (
 	memoryShare = 0.8       // of what the control group allows, when that is less
 )
 
-// boundMemory sets the collector's soft limit: soft, in bytes, or less where the control group allows less.
-func boundMemory(log *zap.Logger, soft int64) {
+// A memoryBound is the collector's soft limit. A limit below what is alive frees nothing and costs half of the processor,
+// when it is needed most: so it gives way, to twice as much, or as far as the control group allows.
+type memoryBound struct {
+	soft, most int64 // bytes
+	off        bool  // GOMEMLIMIT is set: it is the user's
+}
+
+// boundMemory sets the limit: soft, in bytes, or less where the control group allows less.
+func boundMemory(log *zap.Logger, soft int64) memoryBound {
 	if os.Getenv("GOMEMLIMIT") != "" {
-		return
+		return memoryBound{off: true}
 	}
-	limit := soft
+	most := int64(math.MaxInt64)
 	group, _ := os.ReadFile("/proc/self/cgroup") // without control groups there is none
 	for _, file := range limitFiles(string(group)) {
 		text, err := os.ReadFile(file)
@@ -35,11 +46,59 @@ func boundMemory(log *zap.Logger, soft int64) {
 			continue // the other version of control groups, or none
 		}
 		if n, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil && n > 0 { // else "max"
-			limit = min(limit, int64(memoryShare*float64(n)))
+			most = min(most, int64(memoryShare*float64(n)))
 		}
 	}
-	debug.SetMemoryLimit(limit)
-	log.Debug("the collector's soft limit is set", zap.Int64("bytes", limit))
+	if soft < math.MaxInt64 {
+		most = min(most, 2*soft)
+	}
+	b := memoryBound{soft: min(soft, most), most: most}
+	debug.SetMemoryLimit(b.soft)
+	log.Debug("the collector's soft limit is set", zap.Int64("bytes", b.soft))
+	return b
+}
+
+// boundEvery is how often the limit is looked at.
+const boundEvery = 5 * time.Second
+
+// run lets the limit give way until ctx ends.
+func (b memoryBound) run(ctx context.Context) error {
+	tick := time.NewTicker(boundEvery)
+	defer tick.Stop()
+	if b.off || b.soft == b.most {
+		tick.Stop()
+	}
+	set := b.soft
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if limit := b.limit(memoryInUse()); limit != set {
+				set = limit
+				debug.SetMemoryLimit(limit)
+			}
+		}
+	}
+}
+
+// limit is the bound where so many bytes are alive, and the runtime holds so many beside the objects: an eighth of what
+// is alive may be garbage. It moves in steps.
+func (b memoryBound) limit(alive, beside int64) int64 {
+	const step = 8 << 20
+	return min(max(b.soft, (alive+alive/8+beside)/step*step), b.most)
+}
+
+// memoryInUse tells how many bytes the last collection found alive, and how many the runtime holds beside objects and what
+// is free.
+func memoryInUse() (alive, beside int64) {
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
+	}
+	metrics.Read(samples)
+	of := func(i int) int64 { return int64(samples[i].Value.Uint64()) }
+	return of(0), of(1) - of(2) - of(3) - of(4)
 }
 
 // The collector's GOGC of a replay, and of an aggregator, when nobody sets it. What is alive is small beside the panes that

@@ -106,7 +106,7 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 		easeCollector(aggregateCollector)
 		soft = math.MaxInt64
 	}
-	boundMemory(log, soft)
+	memory := boundMemory(log, soft)
 	for _, w := range c.sourceWarnings() {
 		log.Warn(w)
 	}
@@ -157,11 +157,11 @@ func serve(ctx context.Context, o runOptions, load func() (*Config, error), stdi
 	if err != nil {
 		return err
 	}
-	return s.group(ctx, web)
+	return s.group(ctx, web, memory)
 }
 
 // group runs the parts of the process until one of them ends.
-func (s *server) group(ctx context.Context, web *webServer) error {
+func (s *server) group(ctx context.Context, web *webServer, memory memoryBound) error {
 	system := systemd{turned: func() bool { return s.current.Load().beat.Swap(false) }, log: s.log.Named("systemd")}
 
 	var g run.Group
@@ -171,6 +171,7 @@ func (s *server) group(ctx context.Context, web *webServer) error {
 	}
 	add(func(ctx context.Context) error { return s.run(ctx, system) })
 	add(web.Run)
+	add(memory.run)
 	add(system.Run)
 	add(func(ctx context.Context) error { return s.hangups(ctx) })
 	if s.node != nil {

@@ -34,6 +34,7 @@ func (c *UnionConfig) fill() {
 	}
 	c.MaxNodes = cmp.Or(c.MaxNodes, 4096)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
+	c.Caps.Pane = c.Pane
 	c.Caps.fill()
 }
 
