@@ -82,11 +82,11 @@ func (b memoryBound) run(ctx context.Context) error {
 	}
 }
 
-// limit is the bound where so many bytes are alive, and the runtime holds so many beside the objects: an eighth of what
+// limit is the bound where so many bytes are alive, and the runtime holds so many beside the objects: a quarter of what
 // is alive may be garbage. It moves in steps.
 func (b memoryBound) limit(alive, beside int64) int64 {
 	const step = 8 << 20
-	return min(max(b.soft, (alive+alive/8+beside)/step*step), b.most)
+	return min(max(b.soft, (alive+alive/4+beside)/step*step), b.most)
 }
 
 // memoryInUse tells how many bytes the last collection found alive, and how many the runtime holds beside objects and what
