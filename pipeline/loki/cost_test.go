@@ -76,6 +76,30 @@ func TestShippedLinesUseMemoryAgain(t *testing.T) {
 	}
 }
 
+// A load of which lines are put aside holds the spool's position up, and not the memory of the loads behind it.
+func TestMemoryBehindWhatIsAsideIsFree(t *testing.T) {
+	s, err := New(quick("http://127.0.0.1:1"), Deps{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &lane{}
+	for _, left := range []int{7, 0, 0} {
+		l := newLoad()
+		l.add(s.labeler, false, false, delivered(100, 1e18))
+		l.cut(1<<20, func(*part) bool { return false })
+		l.left = left
+		n.open = append(n.open, l)
+	}
+	if err := s.settle(t.Context(), n); err != nil || len(n.open) != 3 {
+		t.Fatalf("%d loads are open: %v", len(n.open), err)
+	}
+	for i, l := range n.open {
+		if held := len(l.texts) + len(l.lists) + len(l.parts); held > 0 != (i == 0) {
+			t.Errorf("load %d of %d lines holds %d pieces", i, l.left, held)
+		}
+	}
+}
+
 // What is sent is what Loki's own types make of it.
 func TestEncodedAsLokiDoes(t *testing.T) {
 	c := DefaultConfig()

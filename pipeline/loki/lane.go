@@ -130,6 +130,11 @@ func (s *Shipper) take(l *load, n *lane, d *pipeline.Delivery) {
 // settle counts the loads that are dealt with, and tells the spool. A line is counted once, when the spool will not
 // give it again.
 func (s *Shipper) settle(ctx context.Context, n *lane) error {
+	for _, l := range n.open { // one that waits aside holds the spool up, and not the memory of those behind it
+		if l.left == 0 {
+			l.release(s.labeler)
+		}
+	}
 	var last *load
 	for len(n.open) > 0 && n.open[0].left == 0 {
 		last = n.open[0]
@@ -138,7 +143,6 @@ func (s *Shipper) settle(ctx context.Context, n *lane) error {
 		for reason, lines := range last.refused {
 			s.m.refused.WithLabelValues(reason).Add(float64(lines))
 		}
-		last.release(s.labeler)
 	}
 	if last == nil {
 		return nil
