@@ -304,6 +304,9 @@ func (l *ledger) filling(t *testing.T) {
 		full := l.metric(`squall_lines_lost_total{reason="spool_full",source=""}`)
 		return full > 0 && l.accounted("the spool is full", l.read)["squall_lines_lost_total"] == full
 	})
+	eventually(t, "all that was read is stored, so that a crash has nothing read again", func() bool {
+		return l.metric("squall_spool_queue_bytes") == 0
+	})
 }
 
 // linted tells what is against the conventions of metrics.
